@@ -257,7 +257,6 @@ def _tile_kernel(rng: Generator, nodes: int, configurations: int, repeated: floa
     node = program.add("parameter", shape)
     for opcode in rng.choice(UNARY, nodes - 1).tolist():
         node = program.add(opcode, shape, [node])
-    program.mark_root()
     distinct = rng.integers(1, np.array(shape) + 1, (max(1, round((1 - repeated) * configurations)), 3))
     tiles = distinct[np.r_[: len(distinct), rng.integers(len(distinct), size=configurations - len(distinct))]]
     feat = np.zeros((configurations, TILE_FEATURES), dtype=np.float32)

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.lib import format as npy
 
 from hlorank.files import (
@@ -21,7 +19,6 @@ from hlorank.files import (
     atomic_folder,
     atomic_path,
     code_digest,
-    counted,
     fingerprint,
     flatten,
     map_array,
@@ -36,11 +33,6 @@ from hlorank.files import (
     write_json,
     write_text,
 )
-
-
-@pytest.mark.parametrize(("number", "shown"), [(0, "0 graphs"), (1, "1 graph"), (2_000, "2,000 graphs")])
-def test_a_number_has_its_noun(number: int, shown: str) -> None:
-    assert counted(number, "graph") == shown
 
 
 def test_a_data_error_names_file_key_expected_and_found() -> None:
@@ -78,16 +70,9 @@ def test_credentials_are_redacted(address: str, redacted: str) -> None:
     assert redact_credentials(redacted) == redacted
 
 
-@pytest.mark.parametrize(
-    ("message", "line"),
-    [
-        ("Größe: 3", "Größe: 3"),
-        ("a\nb\x1b[31m\x00\udcff\u202e", r"a\nb\x1b[31m\x00\udcff\u202e"),
-        ("http://me:secret@host", "http://***@host"),
-    ],
-)
-def test_messages_are_one_printable_line(message: str, line: str) -> None:
-    assert one_line(message) == one_line(line) == line
+def test_messages_are_one_printable_line() -> None:
+    line = r"Größe\nb\x1b[31m\x00\udcff\u202e http://***@host"
+    assert one_line("Größe\nb\x1b[31m\x00\udcff\u202e http://me:secret@host") == one_line(line) == line
     long = str(DataError("x" * 10**6, "y", "\x1b" * 10**6 + "end", file="a.npz"))
     assert len(long) == 500
     assert long.startswith("a.npz: xx")
@@ -106,19 +91,12 @@ def test_paths_of_the_configuration_are_portable(monkeypatch: pytest.MonkeyPatch
     assert shared_dir() == Path("../shared")
 
 
-def test_an_atomic_file_appears_whole_in_a_new_folder(tmp_path: Path) -> None:
+def test_an_atomic_file_appears_whole_in_a_new_folder_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "file"
     with atomic_path(path) as temporary:
         temporary.write_text("whole")
         assert temporary.parent == path.parent  # the same file system
         assert not path.exists()
-    assert path.read_text() == "whole"
-    assert list(path.parent.iterdir()) == [path]
-
-
-def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    write_text(path, "old")
 
     def fail(file: Any) -> None:
         file.write(b"half of the n")
@@ -126,8 +104,8 @@ def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) ->
 
     with pytest.raises(RuntimeError, match="disk"):
         write_atomic(path, fail)
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_text() == "whole"
+    assert list(path.parent.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
@@ -135,43 +113,24 @@ def test_files_follow_the_umask(tmp_path: Path, mask: int, mode: int) -> None:
     before = os.umask(mask)
     try:
         write_text(tmp_path / "file", "ü")
-        assert os.umask(mask) == mask
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
     assert (tmp_path / "file").read_bytes() == "ü".encode()
 
 
-def test_an_atomic_folder_replaces_the_old_one_whole(tmp_path: Path) -> None:
+def test_an_atomic_folder_replaces_the_old_one_whole_or_not_at_all(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
+    for suffix in ("partial", "old"):  # as a kill leaves them
+        (tmp_path / "new" / f".folder.{suffix}").mkdir(parents=True)
+        (tmp_path / "new" / f".folder.{suffix}" / "half").touch()
     for name in ("old", "new"):
         with atomic_folder(folder) as temporary:
             (temporary / name).write_text(name)
             assert not (folder / name).exists()
-    assert [path.relative_to(tmp_path) for path in sorted(tmp_path.rglob("*"))] == [
-        Path("new"),
-        Path("new/folder"),
-        Path("new/folder/new"),
-    ]
-
-
-def test_a_failing_block_leaves_the_old_folder_and_nothing_else(tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
-    with atomic_folder(folder) as temporary:
-        (temporary / "old").write_text("old")
     with pytest.raises(UnicodeEncodeError), atomic_folder(folder) as temporary:
-        (temporary / "new").write_text("\udcff")  # fails once the file is open
-    assert sorted(tmp_path.rglob("*")) == [folder, folder / "old"]
-
-
-@pytest.mark.parametrize("suffix", ["partial", "old"])
-def test_files_that_a_kill_left_are_removed(tmp_path: Path, suffix: str) -> None:
-    leftover = tmp_path / f".folder.{suffix}"
-    leftover.mkdir()
-    (leftover / "half").write_text("half")
-    with atomic_folder(tmp_path / "folder"):
-        pass
-    assert list(tmp_path.iterdir()) == [tmp_path / "folder"]
+        (temporary / "newer").write_text("\udcff")  # fails once the file is open
+    assert sorted(tmp_path.rglob("*")) == [tmp_path / "new", folder, folder / "new"]
 
 
 def test_json_has_sorted_keys(tmp_path: Path) -> None:
@@ -214,30 +173,13 @@ def test_broken_json_is_named(tmp_path: Path, content: bytes | None, expected: s
     ],
     ids=["rows", "columns", "empty", "scalar"],
 )
-def test_arrays_map_back_read_only(tmp_path: Path, array: Any) -> None:
+def test_arrays_map_back_read_only_and_truncated_ones_are_refused(tmp_path: Path, array: Any) -> None:
     path = tmp_path / "a.npy"
     write_array(path, array)
     mapped = map_array(path)
     assert isinstance(mapped, np.memmap)
     assert (mapped.shape, mapped.dtype, mapped.flags.writeable) == (array.shape, array.dtype, False)
     np.testing.assert_array_equal(mapped, array)
-
-
-def test_object_arrays_are_neither_written_nor_mapped(tmp_path: Path) -> None:
-    path = tmp_path / "a.npy"
-    with pytest.raises(ValueError, match="allow_pickle"):
-        write_array(path, np.array([{}], dtype=object))
-    assert not path.exists()
-    np.save(path, np.array([{}], dtype=object), allow_pickle=True)
-    np.savez(tmp_path / "a.npz", a=np.arange(3))
-    for other in (path, tmp_path, tmp_path / "none.npy", tmp_path / "a.npz"):
-        with pytest.raises(DataError, match="file: "):
-            map_array(other)
-
-
-def test_a_truncated_array_is_an_error_at_every_length(tmp_path: Path) -> None:
-    path = tmp_path / "a.npy"
-    write_array(path, np.arange(4))
     content = path.read_bytes()
     for length in range(len(content)):
         path.write_bytes(content[:length])
@@ -245,23 +187,35 @@ def test_a_truncated_array_is_an_error_at_every_length(tmp_path: Path) -> None:
             map_array(path)
 
 
-@pytest.mark.parametrize("shape", [(-1, 3), (2**70,), (2**70, 0), (5,)])
-def test_a_header_with_a_false_shape_is_an_error(tmp_path: Path, shape: tuple[int, ...]) -> None:
+def test_object_arrays_and_other_files_are_neither_written_nor_mapped(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
-    with path.open("wb") as file:
-        npy.write_array_header_1_0(file, {"descr": "<i8", "fortran_order": False, "shape": shape})
-        file.write(bytes(32))
-    with pytest.raises(DataError, match=r"\.npy"):
-        map_array(path)
+    with pytest.raises(ValueError, match="allow_pickle"):
+        write_array(path, np.array([{}], dtype=object))
+    assert not path.exists()
+    np.save(path, np.array([{}], dtype=object), allow_pickle=True)
+    np.savez(tmp_path / "a.npz", a=np.arange(3))
+    others = [path, tmp_path, tmp_path / "none.npy", tmp_path / "a.npz"]
+    for number, shape in enumerate([(-1, 3), (2**70,), (2**70, 0), (5,)]):
+        others.append(tmp_path / f"{number}.npy")
+        with others[-1].open("wb") as file:
+            npy.write_array_header_1_0(file, {"descr": "<i8", "fortran_order": False, "shape": shape})
+            file.write(bytes(32))
+    for other in others:
+        with pytest.raises(DataError, match="file: "):
+            map_array(other)
 
 
 def test_errors_name_a_relative_path_and_not_its_temporary_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(PermissionError) as caught, atomic_path(Path("r.html")) as temporary:
+    with pytest.raises(PermissionError) as denied, atomic_path(Path("r.html")) as temporary:
         raise PermissionError(errno.EACCES, "Permission denied", str(temporary.absolute()))
-    assert caught.value.filename == "r.html"
+    with pytest.raises(OSError, match="is the disk full") as full, atomic_path(Path("r.html")):
+        raise OSError("3 requested and 0 written")  # as NumPy raises it
+    with pytest.raises(OSError, match="No space") as unnamed, atomic_path(Path("r.html")):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert denied.value.filename == full.value.filename == unnamed.value.filename == "r.html"
 
 
 def test_only_regular_files_are_opened(tmp_path: Path) -> None:
@@ -276,13 +230,10 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
             open_file(path, "data")
 
 
-@given(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5), min_size=1, max_size=5))
-def test_fingerprints_depend_on_content_and_not_on_key_order(value: dict[str, Any]) -> None:
-    print_ = fingerprint(value)
-    assert len(print_) == 16
-    assert fingerprint(dict(reversed(value.items()))) == print_
-    key = next(iter(value))
-    assert fingerprint({**value, key: [value[key]]}) != print_
+def test_fingerprints_depend_on_content_and_not_on_key_order() -> None:
+    assert fingerprint({"a": 1, "b": [2, "ü"]}) == fingerprint({"b": [2, "ü"], "a": 1})
+    values = [{"a": 1}, {"a": [1]}, {"a": "1"}, {"b": 1}, {"a": 1, "b": None}]
+    assert len({fingerprint(value) for value in values}) == len(values)
 
 
 def test_the_digest_of_code_changes_with_any_module_of_a_package(
@@ -290,9 +241,8 @@ def test_the_digest_of_code_changes_with_any_module_of_a_package(
 ) -> None:
     package = tmp_path / "some_package"
     (package / "inner").mkdir(parents=True)
-    for name in ("__init__.py", "inner/__init__.py", "inner/deep.py"):
+    for name in ("__init__.py", "inner/__init__.py", "inner/deep.py", "../some_module.py"):
         (package / name).write_text("")
-    (tmp_path / "some_module.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
 
     def digest(*names: str) -> str:
@@ -303,9 +253,8 @@ def test_the_digest_of_code_changes_with_any_module_of_a_package(
     assert digest("some_package", "some_module") == before
     (package / "inner" / "deep.py").write_text("x = 1\n")
     changed = digest("some_package", "some_module")
-    assert changed != before
     (package / "inner" / "deep.py").rename(package / "deep.py")
-    assert digest("some_package", "some_module") not in (before, changed)
+    assert len({before, changed, digest("some_package", "some_module")}) == 3
     assert digest("some_module") == alone
 
 

@@ -25,7 +25,6 @@ def tile_kernel(name: str, seed: int) -> MeasuredGraph:
     )
     for opcode in rng.choice(("tanh", "negate", "sqrt"), 1 + seed % 4).tolist():
         node = program.add(opcode, (rows, columns), [node])
-    program.mark_root()
     tiles = np.unique(rng.integers(1, (rows, columns, contracted), (50, 3)), axis=0)
     tiles = rng.permutation(tiles)[:CONFIGURATIONS]
     tiles[-1] = tiles[0]  # one is measured twice

@@ -8,9 +8,9 @@ import json
 import logging
 import os
 import re
+import secrets
 import shutil
 import stat
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -118,14 +118,13 @@ def _named(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        names = [str(name) for name in (error.filename, error.filename2) if name is not None]
-        # Only parts of names are compared: mkstemp makes absolute names, also for a relative `path`.
-        if any(part.startswith(f".{path.name}.") for name in names for part in Path(name).parts) or (
-            not names and error.errno is not None
-        ):
-            raise OSError(error.errno, error.strerror, str(path)) from error
         if type(error) is OSError and error.errno is None:  # as NumPy raises it
             raise OSError(errno.ENOSPC, f"incomplete ({error}); is the disk full?", str(path)) from error
+        names = [str(name) for name in (error.filename, error.filename2) if name is not None]
+        # Only parts of names are compared, as those of errors may be absolute for a relative `path`.
+        temporary = any(part.startswith(f".{path.name}.") for name in names for part in Path(name).parts)
+        if error.errno is not None and (temporary or not names):
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
 
@@ -133,20 +132,14 @@ def _named(path: Path) -> Iterator[None]:
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path next to `path` that replaces it when the block succeeds, and is removed otherwise.
 
-    The parent folder is created. A reader never sees a half-written file, also after a kill. Errors
-    of writing name `path`.
+    The parent folder is created. A reader never sees a half-written file, also after a kill. Errors of writing name
+    `path`.
     """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     with _named(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
-        os.close(handle)
-        temporary = Path(name)
         try:
             yield temporary
-            # mkstemp makes private files; outputs follow the user's umask like any other file.
-            mask = os.umask(0)
-            os.umask(mask)
-            temporary.chmod(0o666 & ~mask)
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

@@ -12,13 +12,7 @@ from numpy.typing import NDArray
 
 from hlorank.data.collection import Kind, read_graph
 from hlorank.files import DataError
-from tests.data.npz_files import (
-    ARRAYS,
-    Arrays,
-    layout_arrays,
-    save,
-    tile_arrays,
-)
+from tests.data.npz_files import ARRAYS, Arrays, layout_arrays, save, tile_arrays
 
 
 def changed(array: NDArray[Any], place: Any, value: Any) -> NDArray[Any]:

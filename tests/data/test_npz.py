@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import re
 import tracemalloc
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -34,25 +35,15 @@ from tests.data.npz_files import (
     write_members,
 )
 
-READS: list[Callable[[NpzFile, str], Any]] = [
-    NpzFile.header,
-    NpzFile.read,
-    lambda file, key: next(file.chunks(key)),
-]
 
-
-def packed(path: Path, content: bytes, compression: int = zipfile.ZIP_DEFLATED, *, encrypted: bool = False) -> Path:
-    """Write an npz file of one member, marked as encrypted or not."""
-    with zipfile.ZipFile(path, "w", compression) as archive:
-        archive.writestr("a.npy", content)
-        archive.filelist[0].flag_bits |= encrypted
-    return path
-
-
-def refusal(path: Path, read: Callable[[NpzFile, str], Any]) -> str:
-    with NpzFile(path) as file, pytest.raises(DataError) as caught:
-        read(file, "a")
-    return str(caught.value)
+def refusals(path: Path, key: str = "a") -> set[str]:
+    """Return the messages with which an array is refused, in each of the three ways to read it."""
+    messages = set()
+    for read in (NpzFile.header, NpzFile.read, lambda file, key: next(file.chunks(key))):
+        with NpzFile(path) as file, pytest.raises(DataError, match=f"^{re.escape(str(path))}: {key}: ") as caught:
+            read(file, key)
+        messages.add(str(caught.value))
+    return messages
 
 
 @contextmanager
@@ -89,53 +80,38 @@ def test_chunks_of_any_size_make_up_the_array(
         assert all(len(chunk) == 1 or chunk.nbytes <= chunk_bytes for chunk in chunks)
 
 
-@pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize(
     ("compression", "found"),
     [(zipfile.ZIP_BZIP2, "compression method 12 of zip"), (zipfile.ZIP_LZMA, "method 14 of zip"), (None, "encrypted")],
 )
-def test_compressions_without_a_bound_are_refused(
-    tmp_path: Path, compression: int | None, found: str, read: Callable[[NpzFile, str], Any]
-) -> None:
-    content = member(np.zeros(2**22, dtype=np.uint8))
-    path = packed(tmp_path / "a.npz", content, compression or zipfile.ZIP_DEFLATED, encrypted=compression is None)
+def test_compressions_without_a_bound_are_refused(tmp_path: Path, compression: int | None, found: str) -> None:
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", compression or zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", member(np.zeros(2**22, dtype=np.uint8)))
+        archive.filelist[0].flag_bits |= compression is None
     with little_memory():
-        assert found in refusal(path, read)
+        (message,) = refusals(tmp_path / "a.npz")
+    assert found in message
 
 
-@pytest.mark.parametrize("read", READS)
-def test_a_long_header_is_refused_before_it_is_read(tmp_path: Path, read: Callable[[NpzFile, str], Any]) -> None:
+def test_a_long_header_is_refused_before_it_is_read(tmp_path: Path) -> None:
     length = 2**24
-    path = packed(tmp_path / "a.npz", npy.magic(2, 0) + length.to_bytes(4, "little") + b" " * length)
+    path = write_members(tmp_path / "a.npz", {"a.npy": npy.magic(2, 0) + length.to_bytes(4, "little") + b" " * length})
     with little_memory():
-        assert refusal(path, read).endswith("found a damaged member")
+        (message,) = refusals(path)
+    assert message.endswith("found a damaged member")
 
 
 def test_large_arrays_in_column_order_are_refused_where_chunks_are_asked_for(tmp_path: Path) -> None:
-    small = np.asfortranarray(np.arange(CHUNK_BYTES, dtype=np.uint8).reshape(-1, 2))
-    large = np.asfortranarray(np.zeros((2, CHUNK_BYTES), dtype=np.uint8))
-    np.savez_compressed(tmp_path / "small.npz", a=small)
-    np.savez_compressed(tmp_path / "large.npz", a=large)
-    with NpzFile(tmp_path / "small.npz") as file:
-        np.testing.assert_array_equal(np.concatenate(list(file.chunks("a", 100))), small)
-    with little_memory():
-        assert refusal(tmp_path / "large.npz", lambda file, key: next(file.chunks(key))) == (
-            f"{tmp_path}/large.npz: a: expected row order (C) above 4,194,304 bytes; save np.ascontiguousarray of it, "
-            "found column order (Fortran) and 8,388,608 bytes"
-        )
-
-
-@pytest.mark.parametrize("read", READS)
-@pytest.mark.parametrize("shape", ["(True, 6)", "(6.0,)", "(-1, -6)", "(6, 10**9)", "6", "(6L,)"])
-def test_shapes_that_are_no_shapes_are_refused(tmp_path: Path, read: Callable[[NpzFile, str], Any], shape: str) -> None:
-    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}\n".encode()
-    content = npy.magic(1, 0) + len(header).to_bytes(2, "little") + header + bytes(24)
-    assert refusal(packed(tmp_path / "a.npz", content), read).startswith(str(tmp_path / "a.npz"))
+    np.savez_compressed(tmp_path / "a.npz", a=np.asfortranarray(np.zeros((2, CHUNK_BYTES), dtype=np.uint8)))
+    with little_memory(), NpzFile(tmp_path / "a.npz") as file, pytest.raises(DataError, match=r"row order \(C\)"):
+        next(file.chunks("a"))
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_checksums_are_compared(tmp_path: Path, compression: int) -> None:
-    path = packed(tmp_path / "a.npz", member(np.arange(1000)), compression)
+    path = tmp_path / "a.npz"
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        archive.writestr("a.npy", member(np.arange(1000)))
     with NpzFile(path) as file:
         file.check()
     data = path.read_bytes()
@@ -195,9 +171,8 @@ def test_object_arrays_are_never_unpickled(tmp_path: Path, key: str) -> None:
     evil = np.empty(4, dtype=object)
     evil[:] = _Payload(trace)
     np.savez(path, allow_pickle=True, **layout_arrays() | {key: evil})
-    with pytest.raises(DataError, match=f": {key}: ") as caught:
+    with pytest.raises(DataError, match=f": {key}: "):
         read_graph(path, "layout")
-    assert caught.value.key == key
     assert not trace.exists()
     pickled = members_of(layout_arrays()) | {f"{key}.npy": pickle.dumps(_Payload(trace))}
     with pytest.raises(DataError, match=rf"{key}: .*\.npy"):
@@ -207,37 +182,37 @@ def test_object_arrays_are_never_unpickled(tmp_path: Path, key: str) -> None:
     assert trace.exists()  # the payload would have worked
 
 
-HEADERS: dict[str, tuple[bytes, str, str]] = {
-    "negative": (member(np.arange(4), shape=(-4,)), "32 bytes", "(-4,) of int64"),
-    "two negatives": (member(np.arange(4), shape=(-2, -2)), "32 bytes", "(-2, -2) of int64"),
-    "larger than the member": (member(np.arange(4), shape=(5,)), "32 bytes", "(5,) of int64"),
-    "smaller than the member": (member(np.arange(4), shape=(3,)), "32 bytes", "(3,) of int64"),
-    "absurd": (member(np.arange(4), shape=(2**62,)), "32 bytes", f"({2**62},) of int64"),
-    "absurd but empty": (member(np.arange(0), shape=(2**62, 0)), "0 bytes", f"({2**62}, 0) of int64"),
-    "text": (member(np.array(["a", "b"])), "numbers", "dtype <U1"),
-    "records": (member(np.zeros(2, dtype=[("a", "<i8")])), "numbers", "dtype [('a', '<i8')]"),
-    "sub-arrays": (member(np.arange(4), descr=("<i8", (2,)), shape=(2,)), "numbers", "dtype ('<i8', (2,))"),
-    "complex": (member(np.zeros(2, dtype=complex)), "numbers", "dtype complex128"),
-    "no dictionary": (b"\x93NUMPY\x01\x00\x02\x001\n", ".npy member", "a damaged member"),
-    "no literal": (b"\x93NUMPY\x01\x00\x05\x00f(0)\n", ".npy member", "a damaged member"),
-    "unknown version": (b"\x93NUMPY\x09\x09" + member(np.arange(4))[8:], ".npy member", "a damaged member"),
-    "cut header": (member(np.arange(4))[:40], ".npy member", "a damaged member"),
-    "no content": (b"", ".npy member", "a damaged member"),
-}
+def written(shape: str, data: bytes = bytes(24)) -> bytes:
+    """Return a .npy member whose header has this text as its shape."""
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    return npy.magic(1, 0) + len(header).to_bytes(2, "little") + header + data
 
 
-@pytest.mark.parametrize(("content", "expected", "found"), HEADERS.values(), ids=HEADERS.keys())
-def test_false_headers_are_refused_before_the_data_is_read(
-    tmp_path: Path, content: bytes, expected: str, found: str
-) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        *((written(shape), "") for shape in ("(True, 6)", "(6.0,)", "(-1, -6)", "(6, 10**9)", "6", "(6L,)", "()")),
+        (member(np.arange(4), shape=(-4,)), "expected a shape that fits 32 bytes, found (-4,) of int64"),
+        (member(np.arange(4), shape=(-2, -2)), "expected a shape that fits 32 bytes, found (-2, -2) of int64"),
+        (member(np.arange(4), shape=(5,)), "expected a shape that fits 32 bytes, found (5,) of int64"),
+        (member(np.arange(4), shape=(3,)), "expected a shape that fits 32 bytes, found (3,) of int64"),
+        (member(np.arange(4), shape=(2**62,)), f"expected a shape that fits 32 bytes, found ({2**62},) of int64"),
+        (member(np.arange(0), shape=(2**62, 0)), f"expected a shape that fits 0 bytes, found ({2**62}, 0) of int64"),
+        (member(np.array(["a", "b"])), "found dtype <U1"),
+        (member(np.zeros(2, dtype=[("a", "<i8")])), "found dtype [('a', '<i8')]"),
+        (member(np.arange(4), descr=("<i8", (2,)), shape=(2,)), "found dtype ('<i8', (2,))"),
+        (member(np.zeros(2, dtype=complex)), "found dtype complex128"),
+        (b"\x93NUMPY\x01\x00\x02\x001\n", "found a damaged member"),
+        (b"\x93NUMPY\x01\x00\x05\x00f(0)\n", "found a damaged member"),
+        (b"\x93NUMPY\x09\x09" + member(np.arange(4))[8:], "found a damaged member"),
+        (member(np.arange(4))[:40], "found a damaged member"),
+        (b"", "found a damaged member"),
+    ],
+)
+def test_false_headers_are_refused_before_the_data_is_read(tmp_path: Path, content: bytes, message: str) -> None:
     path = write_members(tmp_path / "a.npz", members_of(tile_arrays()) | {"config_runtime.npy": content})
-    with NpzFile(path) as file:
-        for read in (file.read, file.header, lambda key: next(file.chunks(key))):
-            with pytest.raises(DataError) as caught:
-                read("config_runtime")
-            assert (caught.value.file, caught.value.key) == (path, "config_runtime")
-            assert expected in caught.value.expected
-            assert found in str(caught.value.found)
+    (found,) = refusals(path, "config_runtime")
+    assert found.endswith(message)
 
 
 def test_a_member_that_ends_before_its_size_is_refused(tmp_path: Path) -> None:
@@ -262,11 +237,12 @@ def test_an_array_twice_is_refused(tmp_path: Path) -> None:
         read_graph(path, "tile")
 
 
-def big_graph(configurations: int, configurable: int) -> MeasuredGraph:
-    rng = np.random.default_rng(0)
+def test_memory_stays_far_below_the_float32_array(tmp_path: Path) -> None:
+    configurations, configurable = 3000, 400
+    float32_bytes, codes_bytes = (configurations * configurable * size for size in (LAYOUT_VALUES * 4, 1))
     codebook = np.full((6, LAYOUT_VALUES), -1, dtype=np.int8)
     codebook[:, 0] = np.arange(6)
-    codes = rng.integers(6, size=(configurations, configurable), dtype=np.uint8)
+    codes = np.random.default_rng(0).integers(6, size=(configurations, configurable), dtype=np.uint8)
     graph = Graph(
         np.zeros((configurable, NODE_FEATURES), dtype=np.float32),
         np.full(configurable, 26, dtype=np.uint8),
@@ -274,13 +250,7 @@ def big_graph(configurations: int, configurable: int) -> MeasuredGraph:
         np.array([0, configurable]),
     )
     layouts = LayoutConfigurations(np.arange(configurable), codebook, codes)
-    return MeasuredGraph("big", graph, layouts, Measurements(np.arange(1, configurations + 1)))
-
-
-def test_memory_stays_far_below_the_float32_array(tmp_path: Path) -> None:
-    measured = big_graph(configurations=3000, configurable=400)
-    float32_bytes = 3000 * 400 * LAYOUT_VALUES * 4
-    codes_bytes = 3000 * 400
+    measured = MeasuredGraph("big", graph, layouts, Measurements(np.arange(1, configurations + 1)))
     tracemalloc.start()
     try:
         write_graph(tmp_path / "big.npz", measured)
@@ -288,9 +258,8 @@ def test_memory_stays_far_below_the_float32_array(tmp_path: Path) -> None:
         tracemalloc.reset_peak()
         read = read_graph(tmp_path / "big.npz", "layout")
         assert tracemalloc.get_traced_memory()[1] < float32_bytes / 3
-        assert tracemalloc.get_traced_memory()[0] < 3 * codes_bytes + 3 * measured.graph.node_feat.nbytes
+        assert tracemalloc.get_traced_memory()[0] < 3 * codes_bytes + 3 * graph.node_feat.nbytes
     finally:
         tracemalloc.stop()
     assert isinstance(read.configurations, LayoutConfigurations)
-    assert isinstance(measured.configurations, LayoutConfigurations)
-    np.testing.assert_array_equal(read.configurations.codes, measured.configurations.codes)
+    np.testing.assert_array_equal(read.configurations.codes, codes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -84,13 +83,10 @@ def test_a_kernel_has_its_tiles(tile_tree: Path) -> None:
     assert batch.normalizer.tolist() == [10, 10, 40] * 2
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_batch_counts_nodes_and_keeps_runtimes_apart(layout_tree: Path, workers: int) -> None:
-    dataset = hlorank.datasets.load(LAYOUT, layout_tree)
-    # Spawned, as a worker of pytest may have imported jax, which does not survive a fork.
-    context = "spawn" if workers else None
-    options: Any = {"num_workers": workers, "multiprocessing_context": context}
-    (batch,) = DataLoader(dataset[:2], batch_size=2, follow_batch=["runtime"], **options)
+def test_a_batch_counts_nodes_and_keeps_runtimes_apart(layout_tree: Path) -> None:
+    dataset = pickle.loads(pickle.dumps(hlorank.datasets.load(LAYOUT, layout_tree)))  # as for a worker
+    (batch,) = DataLoader(dataset[:2], batch_size=2, follow_batch=["runtime"])
+    batch = pickle.loads(pickle.dumps(batch))
     assert batch.edge_index.tolist() == [[1, 2, 3, 8, 8], [0, 1, 1, 4, 6]]
     assert batch.configurable_index.tolist() == [1, 3, 8]
     assert batch.batch.tolist() == [0] * 4 + [1] * 5
@@ -169,8 +165,7 @@ def test_configurations_stay_on_disk(layout_tree: Path, columns: Any) -> None:
     assert peak < 4 * 2**20  # the runtimes take 0.8 MB, the dense configurations 144 MB
     assert isinstance(data.codes, np.memmap)
     assert data.codes.nbytes == len(data.codes) * 20
-    assert len(pickle.dumps(data)) < 2**20
-    assert sys.getsizeof(pickle.dumps(data.mapped)) < 1000
+    assert len(pickle.dumps(data)) < 2**20, "of the configurations only their place"
 
 
 def test_the_bundled_sample_is_split_as_by_the_stage(tmp_path: Path) -> None:
@@ -180,8 +175,4 @@ def test_the_bundled_sample_is_split_as_by_the_stage(tmp_path: Path) -> None:
     dataset = hlorank.datasets.load("layout/cpu/default", sample, cache=tmp_path / "cache")
     files = {path.stem: split for split in SPLITS for path in (tmp_path / "raw" / split).glob("*.npz")}
     assert {name: split for split, name in dataset.graphs} == files
-    index = dataset.get_idx_split()
-    assert [dataset.graphs[row][0] for split in SPLITS for row in index[split]] == [
-        split for split, _ in dataset.graphs
-    ]
     assert len(dataset) == len(files) > 20

@@ -35,7 +35,6 @@ def dot() -> Graph:
     program = Program()
     operands = [program.add("parameter", (64, 12)), program.add("parameter", (12, 40))]
     program.add("dot", (64, 40), operands)
-    program.mark_root()
     return program.graph()
 
 
@@ -107,7 +106,6 @@ def test_columns_of_empty_arrays_are_finite(on_tpu: bool) -> None:
     program = Program()
     operands = [program.add("parameter", (0, 12)), program.add("parameter", (12, 0))]
     program.add("dot", (0, 0), operands)
-    program.mark_root()
     assert np.isfinite(tile_columns(program.graph(), tile([16, 10], [3]), list(GROUPS), on_tpu)).all()
 
 
@@ -116,7 +114,6 @@ def test_bounds_of_tpus_count_registers_of_the_product_and_its_second_operand() 
     operands = [program.add("parameter", (32, 512)), program.add("parameter", (512, 1000), layout=(0, 1))]
     product = program.add("dot", (32, 1000), operands)
     program.add("reduce", (32,), [product], dimensions=[1])
-    program.mark_root()
     graph, feat = program.graph(), tile([2, 8], [125, 1])  # 16 rows; all columns, of which the last register has 104
     found = columns(graph, feat, "tile_shares", on_tpu=True)
     assert [found[f"tile[{i}]"] for i in range(3)] == [1000, 16, 1]
@@ -134,7 +131,6 @@ def test_bounds_of_tpus_are_those_of_what_is_reduced() -> None:
     program = Program()
     array = program.add("parameter", (32, 6, 300))
     program.add("reduce", (32, 6), [array], dimensions=[2])
-    program.mark_root()
     found = columns(program.graph(), tile([4, 1, 2], []), "tile_shares", on_tpu=True)
     assert [found[f"tile[{i}]"] for i in range(3)] == [256, 6, 4]
     vector = program.add("exponential", (4096,), [program.add("parameter", (4096,))])

@@ -42,7 +42,9 @@ def config(root: Path, split: Split = "test", extra: bool = False) -> HloConfig:
 
 
 @pytest.mark.parametrize("below", [".", "pb"])
-def test_the_datasets_tree_keeps_its_splits(below: str, tmp_path: Path) -> None:
+def test_the_datasets_tree_keeps_its_splits_and_a_second_fetch_removes_graphs_without_a_protobuf(
+    below: str, tmp_path: Path
+) -> None:
     tree = tmp_path / "in" / below / "layout" / "own" / "default"
     write(tree / "train" / "a.pb", record(10))
     write(tree / "train" / "b.pb", record(20))
@@ -56,6 +58,11 @@ def test_the_datasets_tree_keeps_its_splits(below: str, tmp_path: Path) -> None:
         "test": [],
     }
     assert read_graph(files["valid"][0], "layout").measurements.runtime.tolist() == [30]
+    (tree / "train" / "b.pb").unlink()
+    before = files["train"][0].read_bytes()
+    fetch(LAYOUT, config(tmp_path / "in"), output)
+    assert graph_files(tmp_path / "raw", LAYOUT, "train") == files["train"][:1]
+    assert files["train"][0].read_bytes() == before
 
 
 def test_a_flat_folder_of_dumps_goes_to_one_split(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -72,18 +79,6 @@ def test_a_flat_folder_of_dumps_goes_to_one_split(tmp_path: Path, caplog: pytest
     assert "1 pb" in taken
     assert "left out: " in notice
     assert "jit_add.before.hlo.pb: no convolution, dot or reshape" in notice
-
-
-def test_a_second_fetch_removes_graphs_without_a_protobuf(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        write(tmp_path / "in" / f"{name}.pb", record(10))
-    output = tmp_path / "raw"
-    fetch(LAYOUT, config(tmp_path / "in", "train", extra=True), output)
-    before = (output / "train" / "a.npz").read_bytes()
-    (tmp_path / "in" / "b.pb").unlink()
-    fetch(LAYOUT, config(tmp_path / "in", "train"), output)
-    assert [path.name for path in output.rglob("*.npz")] == ["a.npz"]
-    assert (output / "train" / "a.npz").read_bytes() == before
 
 
 def test_folders_without_usable_protobufs_are_refused(tmp_path: Path) -> None:

@@ -52,6 +52,13 @@ def config(root: Path | str, split_file: Path | None = None, fold: int = 0, join
     return LocalConfig(root=str(root), split_file=path, folds=3, fold=fold, collections=list(joined))
 
 
+def describe(graph: Path, family: str, split_half_tau: float | None = None) -> Path:
+    """Write the sidecar of a graph."""
+    path = graph.with_suffix(".json")
+    path.write_text(json.dumps({"family": family, "split_half_tau": split_half_tau}))
+    return path
+
+
 def tree(output: Path) -> dict[str, list[str]]:
     """Return the files of each split folder, hidden ones included."""
     return {split: sorted(path.name for path in (output / split).glob("*")) for split in SPLITS}
@@ -106,33 +113,16 @@ def test_a_second_run_copies_only_changed_files(
     stat = copy.stat()
     copy.write_bytes(bytes(stat.st_size))
     os.utime(copy, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    half = output / "train" / ".b.npz.x.partial"  # as a kill leaves it
+    half.touch()
     mine = [output / "notes.npz", output / "train" / "notes.txt", output / "other" / "x.npz"]
     for path in mine:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     fetch(TILE, config(root), output)
     assert copied[2:] == ["a"], "a damaged copy of the right size and time"
+    assert not half.exists()
     assert all(path.exists() for path in mine), "only graphs are removed"
-
-
-def test_half_written_files_of_a_kill_are_removed(
-    tmp_path: Path, output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = write_tree(tmp_path / "own", train=["a", "b"], valid=["c"])
-
-    def stop(source: Path, target: Path) -> None:
-        if source.stem == "b":
-            (output / "train" / ".b.npz.x.partial").write_bytes(b"half")  # a kill cleans nothing up
-            raise KeyboardInterrupt
-        target.write_bytes(source.read_bytes())
-
-    with monkeypatch.context() as patch:
-        patch.setattr("hlorank.fetch.local.shutil.copyfile", stop)
-        with pytest.raises(KeyboardInterrupt):
-            fetch(TILE, config(root), output)
-    assert tree(output) == {"train": [".b.npz.x.partial", "a.npz"], "valid": [], "test": []}
-    fetch(TILE, config(root), output)
-    assert tree(output) == {"train": ["a.npz", "b.npz"], "valid": ["c.npz"], "test": []}
 
 
 def test_all_broken_files_are_reported_at_once_and_nothing_is_copied(tmp_path: Path, output: Path) -> None:
@@ -153,22 +143,18 @@ def test_all_broken_files_are_reported_at_once_and_nothing_is_copied(tmp_path: P
     [
         (None, "no such folder"),
         ([], "no collection"),
-        (["layout/xla/random/train", "npz/tile/xla/test"], "layout/xla/random, npz/tile/xla"),
-        (["tile/own/train", "tile/own/validation"], "tile/own"),
+        (["layout/xla/random/train", "npz/tile/xla/test", "tile/own/validation"], "layout/xla/random, tile/own, npz/"),
     ],
 )
 def test_a_missing_collection_is_named_with_those_present(
     tmp_path: Path, output: Path, present: list[str] | None, found: str
 ) -> None:
-    root = tmp_path / "own"
-    if present is not None:
-        root.mkdir()
-        for folder in present:
-            (root / folder).mkdir(parents=True)
-    with pytest.raises(DataError) as caught:
-        fetch(TILE, config(root), output)
-    assert (caught.value.file, caught.value.key, caught.value.found) == (root, "root", found)
-    assert "npz files in tile/own/<train|valid|test>" in caught.value.expected
+    for folder in present or []:
+        (tmp_path / "own" / folder).mkdir(parents=True)
+    if present == []:
+        (tmp_path / "own").mkdir()
+    with pytest.raises(DataError, match=r"own: root: .*npz files in tile/own/<train\|valid\|test>.*found " + found):
+        fetch(TILE, config(tmp_path / "own"), output)
 
 
 @pytest.mark.parametrize("place", ["tile/own", "tile/own/train/copy", "."])
@@ -193,7 +179,7 @@ def test_joined_collections_keep_their_graphs_apart_and_families_together(
     }.items():
         for name, place in split_of.items():
             path = write_kernel(root / "tile" / source / place / f"{name}.npz", runtime=len(source + name))
-            path.with_suffix(".json").write_text(json.dumps({"family": name[:-2], "split_half_tau": None}))
+            describe(path, name[:-2])
     split_file = tmp_path / "folds.json"
     fetch(TILE, config(root, split_file if split else None, joined=["tile/one", "tile/two"]), output)
     places = {path.stem: path.parent.name for path in output.rglob("*.npz")}
@@ -218,35 +204,21 @@ def test_joined_collections_keep_their_graphs_apart_and_families_together(
 # New splits
 
 
-@pytest.fixture
-def families(tmp_path: Path) -> Path:
-    """Write three families of two graphs over the tree's splits, and two graphs with withheld labels."""
-    return write_tree(
-        tmp_path / "own",
-        train=["x_batch_1", "y_batch_1", "z_batch_1", "hidden_1?"],
-        valid=["x_batch_2", "y_batch_2"],
-        test=["z_batch_2", "hidden_2?"],
-    )
-
-
 @pytest.mark.parametrize("fold", [0, 1, 2])
 def test_a_new_split_keeps_families_together_and_withheld_labels_in_test(
-    tmp_path: Path, output: Path, families: Path, fold: int
+    tmp_path: Path, output: Path, fold: int
 ) -> None:
+    train, valid = ["x_batch_1", "y_batch_1", "z_batch_1", "hidden_1?"], ["x_batch_2", "y_batch_2"]
+    root = write_tree(tmp_path / "own", train=train, valid=valid, test=["z_batch_2", "hidden_2?"])
     split_file = tmp_path / "folds.json"
-    fetch(TILE, config(families, split_file, fold=fold), output)
+    fetch(TILE, config(root, split_file, fold=fold), output)
     found = names(output)
     fold_of = json.loads(split_file.read_text())["collections"]["tile:own"]
     assert sorted(fold_of) == ["x_batch_1", "x_batch_2", "y_batch_1", "y_batch_2", "z_batch_1", "z_batch_2"]
-    assert found["valid"] == [name for name in sorted(fold_of) if fold_of[name] == fold]
-    assert found["test"] == ["hidden_1", "hidden_2"] + [
-        name for name in sorted(fold_of) if fold_of[name] == (fold + 1) % 3
-    ]
-    assert len(found["train"]) == 2
-    for split in SPLITS:
-        letters = [name[0] for name in found[split] if not name.startswith("hidden")]
-        assert len(letters) == 2
-        assert len(set(letters)) == 1
+    in_fold = [[name for name in sorted(fold_of) if fold_of[name] == number % 3] for number in range(fold, fold + 3)]
+    assert [{name[0] for name in group} for group in in_fold] == [{group[0][0]} for group in in_fold]
+    valid, test, train = in_fold
+    assert found == {"train": train, "valid": valid, "test": ["hidden_1", "hidden_2", *test]}
 
 
 def test_a_graph_in_two_splits_cannot_get_new_splits(tmp_path: Path, output: Path) -> None:
@@ -267,30 +239,10 @@ def module(nodes: int) -> HloModuleProto:
     return made
 
 
-def test_the_sidecar_of_a_measurement_comes_with_its_graph(tmp_path: Path, output: Path) -> None:
-    write_tree(tmp_path / "own", train=["a.b_1"], valid=["c_1"])
-    sidecar = tmp_path / "own" / TILE.path / "train/a.b_1.json"
-    sidecar.write_text('{"split_half_tau": 0.8}')
-    settings = config(tmp_path / "own")
-    fetch(TILE, settings, output)
-    (copy,) = output.rglob("*.json")
-    assert (copy.name, copy.read_bytes()) == (sidecar.name, sidecar.read_bytes())
-    sidecar.write_text('{"split_half_tau": 2}')
-    with pytest.raises(DataError, match=r"a.b_1.json: split_half_tau: expected a number in -1..1, or null, found 2"):
-        fetch(TILE, settings, output)
-    sidecar.unlink()
-    fetch(TILE, settings, output)
-    assert list(output.rglob("*.json")) == []
-
-
 def test_collected_files_are_split_by_the_family_of_their_sidecar(tmp_path: Path, output: Path) -> None:
     names = ["net.nhwc.b8", "net.nchw.b8", "other.b4", "third.b4"]
-    write_tree(tmp_path / "own", train=names)
-    folder = tmp_path / "own" / TILE.path
-    for path in (folder / "train").iterdir():
-        path.rename(folder / path.name)
     for name in names:
-        (folder / f"{name}.json").write_text(json.dumps({"family": name.split(".")[0], "split_half_tau": None}))
+        describe(write_kernel(tmp_path / "own" / TILE.path / f"{name}.npz"), name.split(".")[0])
     fetch(TILE, config(tmp_path / "own", tmp_path / "split.json"), output)
     places = {path.stem: path.parent.name for path in output.rglob("*.npz")}
     assert places.keys() == set(names)
@@ -300,31 +252,29 @@ def test_collected_files_are_split_by_the_family_of_their_sidecar(tmp_path: Path
         fetch(TILE, config(tmp_path / "own"), output)
 
 
-def test_extra_features_come_with_their_graphs(tmp_path: Path, output: Path) -> None:
-    write_tree(tmp_path / "own", train=["a_1", "b_1"], valid=["c_1"])
-    extra = write_extra(tmp_path / "own" / TILE.path / "train/a_1.npz", flatten(module(2)))
+def test_the_sidecar_and_the_extra_features_come_with_their_graph(tmp_path: Path, output: Path) -> None:
+    graph = write_tree(tmp_path / "own", train=["a.b_1", "b_1"], valid=["c_1"]) / TILE.path / "train" / "a.b_1.npz"
+    files = [describe(graph, "a", 0.8), write_extra(graph, flatten(module(2)))]
     settings = config(tmp_path / "own", tmp_path / "split.json")
     fetch(TILE, settings, output)
-    (copy,) = output.rglob("*.extra.npz")
-    assert copy.read_bytes() == extra.read_bytes()
-    assert (copy.parent / "a_1.npz").is_file()
-    extra.unlink()
+    (copy,) = output.rglob(graph.name)
+    for file in files:
+        (found,) = output.rglob(file.name)
+        assert (found.parent, found.read_bytes()) == (copy.parent, file.read_bytes())
+        file.unlink()
     fetch(TILE, settings, output)
-    assert list(output.rglob("*.extra.npz")) == []
-    write_extra(tmp_path / "own" / TILE.path / "train/a_1.npz", flatten(module(3)))
-    with pytest.raises(DataError, match=r"a_1.extra.npz: dot_dimensions"):
+    assert {path.suffixes[-1] for path in output.rglob("*.*")} == {".npz"}
+    assert not list(output.rglob("*.extra.npz"))
+    describe(graph, "a", 2)
+    with pytest.raises(DataError, match=r"a.b_1.json: split_half_tau: expected a number in -1..1, or null, found 2"):
+        fetch(TILE, settings, output)
+    write_extra(graph, flatten(module(3)))
+    with pytest.raises(DataError, match=r"a.b_1.extra.npz: dot_dimensions"):
         fetch(TILE, settings, output)
 
 
-@pytest.mark.parametrize(
-    ("folds", "fold", "message"),
-    [
-        (2, 0, r"^data\.local\.folds=2: .*\b3$"),
-        (3, -1, r"^data\.local\.fold=-1: .*\b0$"),
-        (3, 3, r"^data\.local\.fold=3: expected a number below folds=3$"),
-    ],
-)
-def test_folds_out_of_range_are_refused(folds: int, fold: int, message: str) -> None:
-    settings: dict[str, object] = {"root": "x", "split_file": None, "folds": folds, "fold": fold, "collections": []}
-    with pytest.raises(ConfigError, match=message):
-        parse(LocalConfig, settings, prefix="data.local")
+def test_folds_out_of_range_are_refused() -> None:
+    settings: dict[str, object] = {"root": "x", "split_file": None, "folds": 3, "fold": 0, "collections": []}
+    for key, value, expected in (("folds", 2, r".*\b3$"), ("fold", -1, r".*\b0$"), ("fold", 3, "expected .* folds=3")):
+        with pytest.raises(ConfigError, match=rf"^data\.local\.{key}={value}: {expected}"):
+            parse(LocalConfig, settings | {key: value}, prefix="data.local")

@@ -25,32 +25,20 @@ def fetch_note(collection: Collection, config: NoteConfig, output: Path) -> None
     (output / "note").write_text(f"{collection} {config.text * config.times}")
 
 
-@pytest.fixture
-def note(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ORIGINS, "note", Origin(NoteConfig, fetch_note))
-
-
 def test_every_file_of_conf_is_an_origin() -> None:
     assert {OmegaConf.select(OmegaConf.load(path), "origin") for path in (CONF / "data").glob("*.yaml")} == {*ORIGINS}
 
 
-@pytest.mark.usefixtures("note")
-def test_the_chosen_origin_fetches_with_its_settings(tmp_path: Path) -> None:
-    data = DataConfig.model_validate({"origin": "note", "note": {"text": "ab", "times": 2}})
-    fetch(COLLECTION, data, tmp_path / "raw")
-    assert (tmp_path / "raw" / "note").read_text() == "tile:own abab"
-
-
-@pytest.mark.usefixtures("note")
-@pytest.mark.parametrize(
-    ("data", "key"),
-    [
+def test_the_chosen_origin_fetches_with_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ORIGINS, "note", Origin(NoteConfig, fetch_note))
+    for data, key in (
         ({"origin": "server"}, r"data\.origin=server: .*\bnote\b"),
         ({"origin": "note"}, r"data\.note\.text: "),
         ({"origin": "note", "note": {"text": "a", "times": "x"}}, r"data\.note\.times=x: "),
-    ],
-)
-def test_a_wrong_origin_or_setting_is_named(data: dict[str, object], key: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"^{key}"):
-        fetch(COLLECTION, DataConfig.model_validate(data), tmp_path / "raw")
+    ):
+        with pytest.raises(ConfigError, match=f"^{key}"):
+            fetch(COLLECTION, DataConfig.model_validate(data), tmp_path / "raw")
     assert not list(tmp_path.iterdir())
+    data = {"origin": "note", "note": {"text": "ab", "times": 2}}
+    fetch(COLLECTION, DataConfig.model_validate(data), tmp_path / "raw")
+    assert (tmp_path / "raw" / "note").read_text() == "tile:own abab"

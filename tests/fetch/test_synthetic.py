@@ -42,8 +42,9 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("collection", [RANDOM, DEFAULT], ids=str)
-def test_fetch_writes_the_tree(collection: Collection, tmp_path: Path) -> None:
-    fetch(collection, CONFIG, tmp_path / collection.path)
+def test_fetch_writes_the_tree_and_resumes_to_the_same_bytes(collection: Collection, tmp_path: Path) -> None:
+    output = tmp_path / collection.path
+    fetch(collection, CONFIG, output)
     for split in SPLITS:
         files = graph_files(tmp_path, collection, split)
         assert [file.stem for file in files] == [f"synthetic_{split}_{i:03d}" for i in range(SIZES[split])]
@@ -52,18 +53,13 @@ def test_fetch_writes_the_tree(collection: Collection, tmp_path: Path) -> None:
             assert not measured.measurements.withheld
             assert len(measured.measurements) == 40
             assert 60 <= measured.graph.nodes <= 200
-
-
-def test_fetch_resumes_to_the_same_bytes(tmp_path: Path) -> None:
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    fetch(RANDOM, CONFIG, whole)
-    fetch(RANDOM, CONFIG, killed)
-    (killed / "train/synthetic_train_001.npz").unlink()
-    (killed / "train/.synthetic_train_001.npz.x1.partial").write_bytes(b"half")
-    kept = (killed / "train/synthetic_train_000.npz").stat()
-    fetch(RANDOM, CONFIG, killed)
-    assert tree(killed) == tree(whole)
-    assert (killed / "train/synthetic_train_000.npz").stat().st_mtime_ns == kept.st_mtime_ns
+    whole = tree(output)
+    (output / "train/synthetic_train_001.npz").unlink()
+    (output / "train/.synthetic_train_001.npz.x1.partial").write_bytes(b"half")
+    kept = (output / "train/synthetic_train_000.npz").stat()
+    fetch(collection, CONFIG, output)
+    assert tree(output) == whole
+    assert (output / "train/synthetic_train_000.npz").stat().st_mtime_ns == kept.st_mtime_ns
 
 
 def test_the_number_of_graphs_does_not_change_their_bytes(tmp_path: Path) -> None:
@@ -87,37 +83,20 @@ def test_other_settings_and_other_code_write_other_graphs(tmp_path: Path, monkey
     after = tree(tmp_path)
     assert set(after) == set(before)
     assert all(after[name] != before[name] for name in after)
-    file = tmp_path / "train/synthetic_train_000.npz"
-    file.write_bytes(b"of older code")
-    fetch(RANDOM, CONFIG.model_copy(update={"seed": 4}), tmp_path)
-    assert file.read_bytes() == b"of older code"  # complete files are kept
     monkeypatch.setattr(synthetic, "code_digest", lambda *_: "other")
-    fetch(RANDOM, CONFIG, tmp_path)
-    assert file.read_bytes() == before["train/synthetic_train_000.npz"]
+    (tmp_path / "train/synthetic_train_000.npz").write_bytes(b"of older code")
+    fetch(RANDOM, CONFIG.model_copy(update={"seed": 4}), tmp_path)
+    assert {**tree(tmp_path), "synthetic.json": b""} == {**after, "synthetic.json": b""}
 
 
-@pytest.mark.parametrize("address", ["layout:xla:random", "tile:synthetic"])
-def test_generated_data_are_layouts_that_are_labelled_so(address: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"collection={address}: expected layout/synthetic"):
-        fetch(Collection.parse(address), CONFIG, tmp_path)
+def test_generated_data_are_layouts_that_are_labelled_so_of_settings_in_range(tmp_path: Path) -> None:
+    for address in ("layout:xla:random", "tile:synthetic"):
+        with pytest.raises(ConfigError, match=rf"collection={address}: expected layout/synthetic"):
+            fetch(Collection.parse(address), CONFIG, tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("train", -1),
-        ("min_nodes", 49),
-        ("min_nodes", 201),
-        ("configurable_nodes", 0),
-        ("configurations", 0),
-        ("repeated", 1.5),
-        ("noise", -0.1),
-    ],
-)
-def test_settings_out_of_range_are_refused(name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^data\.synthetic\."):
-        parse(SyntheticConfig, CONFIG.model_dump() | {name: value}, prefix="data.synthetic")
+    for name, value in {"min_nodes": 201, "max_nodes": 59, "configurable_nodes": 0, "repeated": 1.5}.items():
+        with pytest.raises(ConfigError, match=r"^data\.synthetic\."):
+            parse(SyntheticConfig, CONFIG.model_dump() | {name: value}, prefix="data.synthetic")
 
 
 @pytest.mark.parametrize("search", ["random", "default"])

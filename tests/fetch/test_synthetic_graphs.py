@@ -13,12 +13,7 @@ from hypothesis import strategies as st
 from hlorank.config import ConfigError
 from hlorank.data.collection import read_graph
 from hlorank.data.graph import Graph
-from hlorank.fetch.synthetic_graphs import (
-    ELEMENTWISE,
-    Program,
-    build_graph,
-    convolution_fields,
-)
+from hlorank.fetch.synthetic_graphs import ELEMENTWISE, Program, build_graph, convolution_fields
 from hlorank.hlo.node_features import COLUMNS, OPCODES, SHAPE
 
 NAMES = {number: name for name, number in OPCODES.items()}
@@ -82,6 +77,7 @@ def test_a_convolution_has_the_features_of_a_real_node(shared_data: Path) -> Non
         element="bf16",
         **convolution_fields((3, 3, 3), 1, 5),
     )
+    program.add("parameter", ())  # the root
     made = program.graph().node_feat[0]
     # The type, and whether the kernel's axes are in the order of this generator, may differ.
     different = np.flatnonzero(made != real.node_feat[node]).tolist()

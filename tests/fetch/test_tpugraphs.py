@@ -14,9 +14,8 @@ import sys
 import tarfile
 import time
 import zipfile
-from collections import namedtuple
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,11 +27,8 @@ from hlorank.fetch import tpugraphs
 from hlorank.fetch.download import CHUNK_BYTES, DownloadError
 from hlorank.fetch.tpugraphs import COLLECTIONS, TpuGraphsConfig
 from hlorank.files import DataError
+from tests.fetch.conftest import Fault, Server
 
-if TYPE_CHECKING:
-    from tests.fetch.conftest import Server
-
-Usage = namedtuple("Usage", "total used free")
 XLA = Collection.parse("layout:xla:default")
 TRAIN = "npz_layout_xla_default_train.tar"
 NPZ_NAMES = {f"{split}/{split}_{name}.npz" for split in SPLITS for name in range(2)}
@@ -76,25 +72,29 @@ def tree(root: Path) -> dict[str, str]:
     }
 
 
-def config(base_url: str | Path, splits: tuple[Split, ...] = SPLITS, *, keep: bool = False) -> TpuGraphsConfig:
-    return TpuGraphsConfig(
-        base_url=str(base_url), splits=list(splits), downloads="", keep_archives=keep, retries=3, timeout_seconds=10
+def fetch(base_url: str | Path, root: Path, *splits: Split, keep: bool = False, collection: Collection = XLA) -> Path:
+    """Fetch into `root`/raw/<collection>, with downloads in `root`/downloads; return the folder of the output."""
+    config = TpuGraphsConfig(
+        base_url=str(base_url),
+        splits=list(splits or SPLITS),
+        downloads=str(root / "downloads"),
+        keep_archives=keep,
+        retries=3,
+        timeout_seconds=10,
     )
+    tpugraphs.fetch(collection, config, root / "raw" / collection.path)
+    return root / "raw" / collection.path
 
 
-def fetch(collection: Collection, config: TpuGraphsConfig, downloads: Path, output: Path) -> None:
-    """Fetch with another folder for downloads."""
-    tpugraphs.fetch(collection, config.model_copy(update={"downloads": str(downloads)}), output)
+def recorded(root: Path) -> dict[str, Any]:
+    content = json.loads((root / "downloads" / "archives.json").read_text())
+    assert isinstance(content, dict)
+    return content
 
 
-@pytest.fixture
-def downloads(tmp_path: Path) -> Path:
-    return tmp_path / "downloads"
-
-
-@pytest.fixture
-def output(tmp_path: Path) -> Path:
-    return tmp_path / "raw" / XLA.path
+def forget(root: Path, name: str) -> None:
+    kept = {other: digest for other, digest in recorded(root).items() if other != name}
+    (root / "downloads" / "archives.json").write_text(json.dumps(kept))
 
 
 @pytest.fixture
@@ -104,58 +104,35 @@ def served(server: Server) -> Server:
 
 
 @pytest.mark.parametrize("address", COLLECTIONS)
-def test_every_collection(server: Server, downloads: Path, tmp_path: Path, address: str) -> None:
+def test_every_collection(server: Server, tmp_path: Path, address: str) -> None:
     collection = Collection.parse(address)
     server.files = archives(collection)
-    fetch(collection, config(server.base_url), downloads, tmp_path / "raw" / collection.path)
+    output = fetch(server.base_url, tmp_path, collection=collection)
     for place, split in enumerate(SPLITS):
         files = graph_files(tmp_path / "raw", collection, split)
         assert [file.read_bytes() for file in files] == [npz(10 * place + name, 50_000) for name in range(2)]
-    assert (tmp_path / "raw" / collection.path / "LICENSE").read_bytes() == b"licence text\n"
-    assert set(tree(downloads)) == {".lock", "LICENSE", "archives.json"}, "archives are deleted"
-    recorded = json.loads((downloads / "archives.json").read_text())
-    assert recorded == {
+    assert (output / "LICENSE").read_bytes() == b"licence text\n"
+    assert set(tree(tmp_path / "downloads")) == {".lock", "LICENSE", "archives.json"}, "archives are deleted"
+    assert recorded(tmp_path) == {
         name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in server.files.items()
     }
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_second_call_asks_for_nothing(served: Server, downloads: Path, output: Path, *, keep: bool) -> None:
-    fetch(XLA, config(served.base_url + "/", keep=keep), downloads, output)
-    before = tree(output), tree(downloads)
+def test_a_second_call_asks_for_nothing(served: Server, tmp_path: Path, *, keep: bool) -> None:
+    fetch(served.base_url + "/", tmp_path, keep=keep)
+    before = tree(tmp_path)
     assert len(served.requests) == 4
-    fetch(XLA, config(served.base_url, keep=keep), downloads, output)
-    assert (tree(output), tree(downloads)) == before
-    assert len(served.requests) == 4
-    assert (TRAIN in before[1]) == keep
-    shutil.rmtree(downloads)  # as after `dvc pull` in a fresh clone
-    if not keep:
-        fetch(XLA, config(served.base_url), downloads, output)
-        assert len(served.requests) == 4
-
-
-def test_damaged_output_is_restored_from_a_kept_archive(served: Server, downloads: Path, output: Path) -> None:
-    fetch(XLA, config(served.base_url, keep=True), downloads, output)
-    before = tree(output)
-    (output / "train" / "train_0.npz").write_bytes(b"damaged")
-    (output / "valid" / "valid_0.npz").unlink()
-    (output / "test" / "stale.npz").write_bytes(npz(99))
-    fetch(XLA, config(served.base_url, keep=True), downloads, output)
-    assert tree(output) == before
+    fetch(served.base_url, tmp_path, keep=keep)
+    assert tree(tmp_path) == before
+    assert (f"downloads/{TRAIN}" in before) == keep
+    shutil.rmtree(tmp_path / "downloads")  # as after `dvc pull` in a fresh clone
+    fetch(served.base_url, tmp_path, keep=keep)
     assert len(served.requests) == 4
 
 
-def test_lost_digests_are_written_again_from_kept_archives(served: Server, downloads: Path, output: Path) -> None:
-    fetch(XLA, config(served.base_url, keep=True), downloads, output)
-    recorded = json.loads((downloads / "archives.json").read_text())
-    (downloads / "archives.json").unlink()
-    fetch(XLA, config(served.base_url, keep=True), downloads, output)
-    del recorded["LICENSE"]  # it is in the output, and is not requested again
-    assert json.loads((downloads / "archives.json").read_text()) == recorded
-
-
-def test_read_only_and_linked_files_are_replaced(served: Server, downloads: Path, output: Path, tmp_path: Path) -> None:
-    fetch(XLA, config(served.base_url), downloads, output)
+def test_read_only_and_linked_files_are_replaced(served: Server, tmp_path: Path) -> None:
+    output = fetch(served.base_url, tmp_path)
     before = tree(output)
     cache = tmp_path / "cache"
     shutil.copytree(output, cache, copy_function=os.link)  # as DVC links its cache
@@ -165,89 +142,82 @@ def test_read_only_and_linked_files_are_replaced(served: Server, downloads: Path
     (output / "MANIFEST.json").unlink()
     (output / "LICENSE").unlink()
     cached = tree(cache)
-    fetch(XLA, config(served.base_url), downloads, output)
+    fetch(served.base_url, tmp_path)
     assert tree(output) == before
     assert tree(cache) == cached
     assert (output / "train" / "train_0.npz").stat().st_nlink == 1
 
 
-def test_mirror_must_give_the_same_bytes(served: Server, downloads: Path, output: Path) -> None:
-    fetch(XLA, config(served.base_url, ("train",)), downloads, output)
+def test_a_mirror_must_give_the_same_bytes(served: Server, tmp_path: Path) -> None:
+    output = fetch(served.base_url, tmp_path, "train")
     first, second = served.files[TRAIN], archives(seed=1)[TRAIN]
     served.files = {f"mirror/{name}": data for name, data in archives(seed=1).items()}
     shutil.rmtree(output)
-    mirror = config(f"{served.base_url}/mirror", ("train",))
     with pytest.raises(DataError) as error:
-        fetch(XLA, mirror, downloads, output)
+        fetch(f"{served.base_url}/mirror", tmp_path, "train")
     for part in (TRAIN, *(hashlib.sha256(data).hexdigest() for data in (first, second)), "archives.json"):
         assert part in str(error.value)
     assert not (output / "train").exists()
-
-    recorded = json.loads((downloads / "archives.json").read_text())
-    del recorded[TRAIN]
-    (downloads / "archives.json").write_text(json.dumps(recorded))
-    fetch(XLA, mirror, downloads, output)
+    forget(tmp_path, TRAIN)
+    fetch(f"{served.base_url}/mirror", tmp_path, "train")
     assert (output / "train" / "train_0.npz").read_bytes() == npz(1, 50_000)
 
 
-def test_missing_archive_fails_at_once(served: Server, downloads: Path, output: Path) -> None:
+def test_a_missing_archive_and_a_wrong_address_fail_at_once(served: Server, tmp_path: Path) -> None:
     del served.files[TRAIN]
     with pytest.raises(DownloadError, match=f"{TRAIN}: HTTP 404"):
-        fetch(XLA, config(served.base_url), downloads, output)
+        fetch(served.base_url, tmp_path)
     assert len(served.requests) == 2
     with pytest.raises(DownloadError, match="wrong/LICENSE: HTTP 404"):
-        fetch(XLA, config(f"{served.base_url}/wrong"), downloads / "other", output / "other")
+        fetch(f"{served.base_url}/wrong", tmp_path / "other")
 
 
-def test_too_little_space(served: Server, downloads: Path, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    size = len(served.files[TRAIN])
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 0, 2 * size - 1))
-    with pytest.raises(OSError, match="needed"):
-        fetch(XLA, config(served.base_url, ("train",)), downloads, output)
-    assert not (output / "train").exists()
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 0, 2 * size))
-    fetch(XLA, config(served.base_url, ("train",)), downloads, output)
-
-
-def test_settings_that_cannot_be_fetched_are_refused_before_anything_is_written(downloads: Path, output: Path) -> None:
+def test_settings_that_cannot_be_fetched_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"layout:cpu:random: .*{', '.join(COLLECTIONS)}"):
-        fetch(Collection.parse("layout:cpu:random"), config("http://127.0.0.1"), downloads, output)
+        fetch("http://127.0.0.1", tmp_path, collection=Collection.parse("layout:cpu:random"))
     for base_url in ("gs://bucket/v0", "no/such/folder"):
         with pytest.raises(ConfigError, match=rf"data\.tpugraphs\.base_url={base_url}: expected"):
-            fetch(XLA, config(base_url), downloads, output)
-    (output / "train").mkdir(parents=True)
+            fetch(base_url, tmp_path)
+    (tmp_path / "raw" / XLA.path / "train").mkdir(parents=True)
     with pytest.raises(ConfigError, match="a folder other than the output"):
-        fetch(XLA, config(output.parents[2], ("valid",)), downloads, output)
-    assert (output / "train").exists()
-    assert not downloads.exists()
+        fetch(tmp_path / "raw", tmp_path, "valid")
+    assert (tmp_path / "raw" / XLA.path / "train").exists()
+    assert not (tmp_path / "downloads").exists()
 
 
 @pytest.mark.parametrize("text", ["[]", "{", f'{{"{TRAIN}": 3}}', f'{{"{TRAIN}": {{"size": "x", "sha256": "00"}}}}'])
-def test_damaged_digests_are_refused(served: Server, downloads: Path, output: Path, text: str) -> None:
-    downloads.mkdir()
-    (downloads / "archives.json").write_text(text)
+def test_damaged_digests_are_refused(served: Server, tmp_path: Path, text: str) -> None:
+    (tmp_path / "downloads").mkdir()
+    (tmp_path / "downloads" / "archives.json").write_text(text)
     with pytest.raises(DataError, match=r"archives\.json"):
-        fetch(XLA, config(served.base_url), downloads, output)
+        fetch(served.base_url, tmp_path)
 
 
 # Damaged archives
 
 
-def test_damaged_kept_archive_is_reported_and_downloaded_again(
-    served: Server, downloads: Path, output: Path, caplog: pytest.LogCaptureFixture
+def test_a_kept_archive_is_used_again_unless_it_is_damaged(
+    served: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fetch(XLA, config(served.base_url, keep=True), downloads, output)
-    before = tree(output), tree(downloads)
-    data = bytearray((downloads / TRAIN).read_bytes())
+    output = fetch(served.base_url, tmp_path, keep=True)
+    before, kept = tree(tmp_path), tmp_path / "downloads" / TRAIN
+    (output / "train" / "train_0.npz").write_bytes(b"damaged")
+    (output / "valid" / "valid_0.npz").unlink()
+    (output / "test" / "stale.npz").write_bytes(npz(99))
+    fetch(served.base_url, tmp_path, keep=True)
+    assert tree(tmp_path) == before
+    assert len(served.requests) == 4
+    data = bytearray(kept.read_bytes())
     data[2000] ^= 1
-    (downloads / TRAIN).write_bytes(data)
+    kept.write_bytes(data)
+    (output / "train" / "train_0.npz").write_bytes(b"damaged")
     with caplog.at_level(logging.WARNING):
-        fetch(XLA, config(served.base_url, keep=True), downloads, output)
-    assert (tree(output), tree(downloads)) == before
-    assert [name for name, _ in served.requests[4:]] == [TRAIN]
+        fetch(served.base_url, tmp_path, keep=True)
+    assert tree(tmp_path) == before
+    assert served.requests[4:] == [TRAIN]
     (message,) = caplog.messages
-    assert hashlib.sha256(data).hexdigest() in message
-    assert hashlib.sha256(served.files[TRAIN]).hexdigest() in message
+    for content in (data, served.files[TRAIN]):
+        assert hashlib.sha256(content).hexdigest() in message
 
 
 def corrupt(what: str) -> bytes:
@@ -276,99 +246,82 @@ def corrupt(what: str) -> bytes:
 @pytest.mark.parametrize(
     "what", ["truncated", "not a tar", "data", "unsafe", "not an npz", "damaged LZMA", "another collection"]
 )
-def test_corrupted_archive(served: Server, downloads: Path, output: Path, what: str) -> None:
+def test_a_corrupted_archive_leaves_nothing(served: Server, tmp_path: Path, what: str) -> None:
     good = served.files[TRAIN]
     served.files[TRAIN] = corrupt(what)
-    with pytest.raises(DataError, match=TRAIN):
-        fetch(XLA, config(served.base_url, ("train",)), downloads, output)
-    assert set(tree(output.parent)) == {"default/LICENSE"}, "neither half a split nor a staging folder"
-    assert set(tree(downloads)) == {".lock", "LICENSE", "archives.json"}
-    assert TRAIN not in json.loads((downloads / "archives.json").read_text()), "only sound archives are recorded"
+    with pytest.raises((DataError, ExceptionGroup), match=TRAIN):
+        fetch(served.base_url, tmp_path, "train")
+    files = {f"raw/{XLA.path.as_posix()}/LICENSE", *(f"downloads/{name}" for name in (".lock", "LICENSE"))}
+    assert set(tree(tmp_path)) == files | {"downloads/archives.json"}, "neither half a split nor a staging folder"
+    assert TRAIN not in recorded(tmp_path), "only sound archives are recorded"
     served.files[TRAIN] = good
-    fetch(XLA, config(served.base_url, ("train",)), downloads, output)
+    output = fetch(served.base_url, tmp_path, "train")
     assert {path.name for path in (output / "train").iterdir()} == {"train_0.npz", "train_1.npz"}
 
 
 # Folders of the user
 
 
-def test_folder_of_archives(downloads: Path, output: Path, tmp_path: Path) -> None:
+def test_a_folder_of_archives(tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
     for name, data in archives().items():
         (mine / name).write_bytes(data)
     before = tree(mine)
     for _ in range(2):
-        fetch(XLA, config(mine), downloads, output)
+        output = fetch(mine, tmp_path)
         assert set(tree(output)) == NPZ_NAMES | {"LICENSE", "MANIFEST.json"}
         assert tree(mine) == before, "the user's archives stay"
 
     (output / ".MANIFEST.json.abc.partial").write_text("killed")
-    fetch(XLA, config(mine, ("valid",)), downloads, output)
+    fetch(mine, tmp_path, "valid")
     assert set(tree(output)) == {"LICENSE", "MANIFEST.json", "valid/valid_0.npz", "valid/valid_1.npz"}
     (mine / TRAIN).write_bytes(archives(seed=1)[TRAIN])
     with pytest.raises(DataError, match=f"{TRAIN}: content"):
-        fetch(XLA, config(mine), downloads, output)
-    (downloads / "archives.json").unlink()
+        fetch(mine, tmp_path)
+    forget(tmp_path, TRAIN)
     (mine / TRAIN).write_bytes(corrupt("data"))
     with pytest.raises(DataError, match=r"train_0\.npz: array: .*damaged"):
-        fetch(XLA, config(mine), downloads, output)
+        fetch(mine, tmp_path)
     assert (mine / TRAIN).exists()
 
 
 @pytest.mark.parametrize("below", ["", "npz", "npz_all", "npz_all/npz"])
-def test_unpacked_tree(
-    downloads: Path, output: Path, tmp_path: Path, below: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unpacked_tree(tmp_path: Path, below: str, caplog: pytest.LogCaptureFixture) -> None:
     root = tmp_path / "tree"
     for name in NPZ_NAMES:
         path = root / below / XLA.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(npz(len(name)))
     with caplog.at_level(logging.WARNING):
-        fetch(XLA, config(root), downloads, output)
+        output = fetch(root, tmp_path)
     assert "no LICENSE there" in caplog.text
     assert set(tree(output)) == NPZ_NAMES | {"MANIFEST.json"}
     unchanged = (output / "train").stat().st_ino
     changed = root / below / XLA.path / "valid" / "valid_0.npz"
     changed.write_bytes(npz(99))
-    fetch(XLA, config(root), downloads, output)
+    fetch(root, tmp_path)
     assert (output / "train").stat().st_ino == unchanged
     assert (output / "valid" / "valid_0.npz").read_bytes() == npz(99)
     assert (output / "valid" / "valid_0.npz").stat().st_ino != changed.stat().st_ino, "a copy"
-
-
-def test_folder_without_a_split(downloads: Path, output: Path, tmp_path: Path) -> None:
-    (tmp_path / "npz" / XLA.path / "train").mkdir(parents=True)
+    for path in (root / below / XLA.path / "train").iterdir():
+        path.unlink()
     with pytest.raises(DataError, match="folder: expected npz files, found none"):
-        fetch(XLA, config(tmp_path, ("train",)), downloads, output)
+        fetch(root, tmp_path, "train")
+    shutil.rmtree(root / below / XLA.path / "test")
     with pytest.raises(DataError, match=r"split test of layout:xla:default: .*_test\.tar or .*npz_all/npz/layout"):
-        fetch(XLA, config(tmp_path, ("test",)), downloads, output)
+        fetch(root, tmp_path, "test")
 
 
 # Kills
 
-CHILD = """
+KILL_EVERYWHERE = """
 import os, shutil, signal, sys
 from pathlib import Path
-from hlorank.data.collection import Collection
-from hlorank.fetch.tpugraphs import TpuGraphsConfig, fetch
+from tests.fetch.test_tpugraphs import fetch, tree
 
-base_url, root = sys.argv[1], Path(sys.argv[2])
-XLA = Collection.parse("layout:xla:default")
-
-def run(downloads, output):
-    settings = {"downloads": str(downloads), "keep_archives": False, "retries": 3, "timeout_seconds": 10}
-    fetch(XLA, TpuGraphsConfig(base_url=base_url, splits=["train"], **settings), output)
-"""
-
-KILL_EVERYWHERE = (
-    CHILD
-    + """
 WRITES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod"}
-
-def state(folder):
-    return {str(path.relative_to(folder)): path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+base_url, root = sys.argv[1], Path(sys.argv[2])
 
 def killed(folder, step):
     left = step
@@ -381,69 +334,72 @@ def killed(folder, step):
     child = os.fork()
     if child == 0:
         sys.addaudithook(count)
-        run(folder / "downloads", folder / "raw" / "out")
+        fetch(base_url, folder, "train")
         os._exit(0)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 shutil.copytree(root / "start", root / "expected")
-run(root / "expected/downloads", root / "expected/raw/out")
-step = 0
-while True:
+fetch(base_url, root / "expected", "train")
+step, was_killed = 0, True
+while was_killed:
     folder = root / "folder"
     shutil.copytree(root / "start", folder)
     was_killed = killed(folder, step)
-    run(folder / "downloads", folder / "raw/out")
-    assert state(folder) == state(root / "expected"), step
+    fetch(base_url, folder, "train")
+    assert tree(folder) == tree(root / "expected"), step
     shutil.rmtree(folder)
-    if not was_killed:
-        break
     step += 1
 print(step)
 """
-)
 
 
-def child_environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(hlorank.__file__).parents[1])}
+def child(script: str, *arguments: str | Path) -> subprocess.Popen[str]:
+    paths = os.pathsep.join(str(path) for path in (Path(hlorank.__file__).parents[1], Path(__file__).parents[2]))
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": paths},
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
-def test_killed_before_any_write(served: Server, tmp_path: Path) -> None:
-    """A call that is killed before any of its writes, then repeated, ends in the files of a call without the kill."""
+def test_a_call_that_was_killed_before_any_write_and_repeated_ends_in_the_same_files(
+    served: Server, tmp_path: Path
+) -> None:
     start = tmp_path / "start"
     (tmp_path / "mine").mkdir()
     for name, data in archives(seed=100).items():
         (tmp_path / "mine" / name).write_bytes(data)
-    (start / "raw").mkdir(parents=True)
-    fetch(XLA, config(tmp_path / "mine"), tmp_path / "other", start / "raw" / "out")
-    (start / "downloads").mkdir()
+    output = fetch(tmp_path / "mine", start)
     digest = {"size": len(served.files[TRAIN]), "sha256": hashlib.sha256(served.files[TRAIN]).hexdigest()}
     (start / "downloads" / "archives.json").write_text(json.dumps({TRAIN: digest}))
-    (start / "raw" / "out" / "LICENSE").unlink()
-    (start / "raw" / "out" / "train" / "stale.npz").write_bytes(npz(0))
-    command = [sys.executable, "-c", KILL_EVERYWHERE, served.base_url, str(tmp_path)]
-    result = subprocess.run(command, env=child_environment(), capture_output=True, text=True, check=False, timeout=60)
-    assert result.returncode == 0, result.stderr
-    assert int(result.stdout) > 30
+    (output / "LICENSE").unlink()
+    (output / "train" / "stale.npz").write_bytes(npz(0))
+    with child(KILL_EVERYWHERE, served.base_url, tmp_path) as process:
+        out, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert int(out) > 30
 
 
 def test_killed_while_downloading(served: Server, tmp_path: Path) -> None:
     """After SIGKILL between two bytes, the same call downloads only the rest and ends in the same files."""
     clean, again = tmp_path / "clean", tmp_path / "again"
-    fetch(XLA, config(served.base_url, ("train",)), clean / "downloads", clean / "out")
-    served.serve()  # the licence
-    served.hold(CHUNK_BYTES)
-    script = CHILD + 'run(root / "downloads", root / "out")\n'
-    command = [sys.executable, "-c", script, served.base_url, str(again)]
-    with subprocess.Popen(command, env=child_environment(), start_new_session=True) as child:
+    fetch(served.base_url, clean, "train")
+    served.faults += [Fault(), Fault(stop_after=CHUNK_BYTES, hold=True)]  # of the licence, and of the archive
+    script = "import sys; from pathlib import Path; from tests.fetch.test_tpugraphs import fetch\n"
+    script += "fetch(sys.argv[1], Path(sys.argv[2]), 'train')"
+    with child(script, served.base_url, again) as process:
         deadline = time.monotonic() + 30
         while not any(path.stat().st_size == CHUNK_BYTES for path in (again / "downloads").glob(f"{TRAIN}.*.partial")):
             assert time.monotonic() < deadline
-            assert child.poll() is None
+            assert process.poll() is None
             time.sleep(0.01)
-        os.killpg(child.pid, signal.SIGKILL)
-        assert child.wait() == -signal.SIGKILL
+        os.killpg(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
     served.release.set()
-    served.requests.clear()
-    fetch(XLA, config(served.base_url, ("train",)), again / "downloads", again / "out")
+    served.ranges_asked.clear()
+    fetch(served.base_url, again, "train")
     assert tree(again) == tree(clean)
     assert served.ranges_asked == [f"bytes={CHUNK_BYTES}-"]

@@ -49,13 +49,7 @@ _KEYS = {
 
 @dataclass(frozen=True)
 class Collection:
-    """The address of a collection: `layout:<source>:<search>` or `tile:<source>`.
-
-    Attributes:
-        kind: layout or tile, the kind of the configurations.
-        source: source of the graphs: xla, nlp, cpu, synthetic, ...
-        search: search that found the layout configurations, default, random or models; None for tiles.
-    """
+    """The address of a collection: `layout:<source>:<search>` or `tile:<source>`, whose search is None."""
 
     kind: Kind
     source: str
@@ -100,11 +94,7 @@ def graph_files(root: Path, collection: Collection, split: Split | None) -> list
 
 
 def remove_stale(output: Path, keep: Container[Path]) -> None:
-    """Remove graphs of an earlier fetch, except `keep`, and files that a kill left half-written from a collection.
-
-    Only npz, json and partial files directly in the split folders are removed, so that other files survive a wrong
-    `output`.
-    """
+    """Remove graphs of an earlier fetch, except `keep`, and files that a kill left half-written, and no others."""
     for split in SPLITS:
         for path in (output / split).glob("*"):
             if path.suffix in {".npz", ".json", ".partial"} and path not in keep:
@@ -155,7 +145,7 @@ def _layout(file: NpzFile, first: int | None, max_layouts: int | None) -> Layout
         return LayoutConfigurations.from_chunks(node_ids, file.chunks("node_config_feat"), max_layouts)
     row_bytes = len(node_ids) * LAYOUT_VALUES * dtype.itemsize
     chunks = itertools.islice(file.chunks("node_config_feat", first * row_bytes), 1)
-    return LayoutConfigurations.from_chunks(node_ids, (chunk[:first] for chunk in chunks), max_layouts)
+    return LayoutConfigurations.from_chunks(node_ids, (chunk[:first] for chunk in chunks))
 
 
 def check_sizes(
@@ -209,22 +199,19 @@ def read_graph(path: Path, kind: Kind, first: int | None = None, max_layouts: in
                 raise DataError("keys", f"{sorted(_KEYS[kind])} ({kind})", sorted(file.keys))
             check_sizes(file)
             opcodes = file.read("node_opcode")
+            splits, normalizer = np.array([0, len(opcodes)], dtype=np.int64), None
             if kind == "layout":
                 splits = _int64(file, "node_splits")
                 if splits.ndim != 1 and splits.shape[:-1] != (1,):
                     raise DataError("node_splits", "shape (k,) or (1, k)", splits.shape)
-                splits = splits.reshape(-1)
-            else:
-                splits = np.array([0, len(opcodes)], dtype=np.int64)
-            graph = Graph(file.read("node_feat"), opcodes, _int64(file, "edge_index"), splits)
+            graph = Graph(file.read("node_feat"), opcodes, _int64(file, "edge_index"), splits.reshape(-1))
             configurations: LayoutConfigurations | TileConfigurations
             if kind == "layout":
                 configurations = _layout(file, first, max_layouts)
-                measurements = Measurements(_int64(file, "config_runtime")[:first])
             else:
                 configurations = TileConfigurations(file.read("config_feat")[:first])
                 normalizer = _int64(file, "config_runtime_normalizers")[:first]
-                measurements = Measurements(_int64(file, "config_runtime")[:first], normalizer)
+            measurements = Measurements(_int64(file, "config_runtime")[:first], normalizer)
             return MeasuredGraph(path.stem, graph, configurations, measurements)
     except DataError as error:
         raise error.in_file(path) from None

@@ -21,8 +21,10 @@ LAYOUT_DIMS = 6
 LAYOUT_MIN, LAYOUT_MAX = -1, 5
 TILE_FEATURES = 24
 LAYOUT_TENSORS = ("output", "input", "kernel")
+# Limits of what is read from a file, several times the largest of TpuGraphs.
 MAX_CONFIGURATIONS = 2**24
-"""Limit of what is read from a file, several times the largest of TpuGraphs."""
+MAX_LAYOUTS = 2**22
+"""Distinct rows of layouts of a graph; the real files of the tests have 14 to 62."""
 
 _RADIX = LAYOUT_MAX - LAYOUT_MIN + 2  # 8: three bits a value, so that 18 values fit in one 64-bit key
 _POWERS = np.array([_RADIX**i for i in reversed(range(LAYOUT_VALUES))], dtype=np.int64)
@@ -36,8 +38,8 @@ def pack_layouts(values: NDArray[Any], first: int = 0) -> Int64:
 
     Other values than whole numbers in -1..5 are refused with DataError, which counts rows from `first`.
     """
-    integers = np.issubdtype(values.dtype, np.integer)
-    if values.size and not (values.min() >= LAYOUT_MIN and values.max() <= LAYOUT_MAX and (integers or _whole(values))):
+    inside = values.size == 0 or (values.min() >= LAYOUT_MIN and values.max() <= LAYOUT_MAX)
+    if not (inside and (np.issubdtype(values.dtype, np.integer) or (np.rint(values) == values).all())):
         wrong = ~((values >= LAYOUT_MIN) & (values <= LAYOUT_MAX))
         if not wrong.any():
             wrong = values != np.trunc(values)
@@ -52,10 +54,6 @@ def pack_layouts(values: NDArray[Any], first: int = 0) -> Int64:
     return keys
 
 
-def _whole(values: NDArray[Any]) -> bool:
-    return bool((np.rint(values) == values).all())
-
-
 def unpack_layouts(keys: Int64) -> NDArray[np.int8]:
     """Return the rows of `pack_layouts`: (...,) int64 to (..., 18) int8."""
     rows = np.empty((*keys.shape, LAYOUT_VALUES), dtype=np.int8)
@@ -66,45 +64,6 @@ def unpack_layouts(keys: Int64) -> NDArray[np.int8]:
 
 def _smallest_unsigned(count: int) -> np.dtype[Any]:
     return np.min_scalar_type(max(count - 1, 0))
-
-
-class _NumberedKeys:
-    """Distinct keys, numbered in the order in which they were added.
-
-    The keys are in sorted runs, each more than twice as long as the next run. A new run is merged with the runs that
-    are too short, so that each key is merged a logarithmic number of times.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._runs: list[tuple[Int64, Int64]] = []  # keys and their numbers
-
-    def number(self, keys: Int64) -> Int64:
-        """Return the numbers of keys, which are distinct and sorted; new keys are added."""
-        numbers = np.full(len(keys), -1, dtype=np.int64)
-        for known, known_numbers in self._runs:
-            places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-            same = known[places] == keys
-            numbers[same] = known_numbers[places[same]]
-        new = numbers < 0
-        if added := int(np.count_nonzero(new)):
-            numbers[new] = np.arange(self.count, self.count + added)
-            self.count += added
-            self._runs.append((keys[new], numbers[new]))
-        while len(self._runs) > 1 and len(self._runs[-2][0]) <= 2 * len(self._runs[-1][0]):
-            self._runs[-2:] = [_merged(self._runs[-2:])]
-        return numbers
-
-    def ordered(self) -> tuple[Int64, Int64]:
-        """Return all keys in ascending order, and their numbers."""
-        return _merged(self._runs)
-
-
-def _merged(runs: list[tuple[Int64, Int64]]) -> tuple[Int64, Int64]:
-    none = np.zeros(0, dtype=np.int64)
-    keys = np.concatenate([none, *(run for run, _ in runs)])
-    order = np.argsort(keys, kind="stable")  # linear for few sorted runs
-    return keys[order], np.concatenate([none, *(numbers for _, numbers in runs)])[order]
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,11 +115,13 @@ class LayoutConfigurations:
     ) -> LayoutConfigurations:
         """Encode raw values (some configurations, configurable nodes, 18) chunk by chunk.
 
-        The whole is never in memory, and no chunk is read after `max_distinct` rows are exceeded.
+        The whole is never in memory, and no chunk is read after `max_distinct` rows, by default MAX_LAYOUTS, are
+        exceeded.
         """
         from pandas import factorize  # a heavy import
 
-        known = _NumberedKeys()
+        limit = MAX_LAYOUTS if max_distinct is None else max_distinct
+        known: dict[int, int] = {}  # keys in the order in which they were found, and their numbers
         parts: list[NDArray[Any]] = []
         rows = 0
         for chunk in chunks:
@@ -169,24 +130,22 @@ class LayoutConfigurations:
                 raise DataError("node_config_feat", expected, chunk.shape)
             # By hashing: sorting the keys of a chunk takes as long as unpacking it from a file.
             inverse, keys = factorize(pack_layouts(chunk, rows).ravel())
-            order = np.argsort(keys)
-            numbers_of_keys = np.empty(len(keys), dtype=np.int64)
-            numbers_of_keys[order] = known.number(keys[order])
-            codes_of_keys = numbers_of_keys.astype(_smallest_unsigned(known.count))
-            parts.append(codes_of_keys[inverse].reshape(chunk.shape[:2]))
+            numbers = np.array([known.setdefault(key, len(known)) for key in keys.tolist()], dtype=np.int64)
+            parts.append(numbers.astype(_smallest_unsigned(len(known)))[inverse].reshape(chunk.shape[:2]))
             rows += len(chunk)
-            if max_distinct is not None and known.count > max_distinct:
-                raise DataError("node_config_feat", f"at most {max_distinct:,} distinct layouts", f"{known.count:,}")
-        distinct, numbers = known.ordered()
+            if len(known) > limit:
+                raise DataError("node_config_feat", f"at most {limit:,} distinct layouts", f"{len(known):,}")
+        distinct = np.fromiter(known, np.int64, len(known))
+        order = np.argsort(distinct)
         rank = np.empty(len(distinct), dtype=_smallest_unsigned(len(distinct)))
-        rank[numbers] = np.arange(len(distinct))
+        rank[order] = np.arange(len(distinct))
         codes: NDArray[Any] = np.empty((rows, len(node_ids)), dtype=rank.dtype)
         start = 0
         while parts:  # freed one by one
             part = parts.pop(0)
             codes[start : start + len(part)] = rank[part]
             start += len(part)
-        return cls(node_ids, unpack_layouts(distinct), codes)
+        return cls(node_ids, unpack_layouts(distinct[order]), codes)
 
     def values(self, rows: slice | Int64 = slice(None)) -> NDArray[np.int8]:
         """Return the raw values (rows, configurable nodes, 18) of some configurations."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -86,20 +86,10 @@ def make_folds(families: Mapping[str, str], folds: int) -> dict[str, int]:
 def split_graphs(
     collection: Collection, families: Mapping[str, str], split_file: Path, folds: int, fold: int
 ) -> dict[str, Split]:
-    """Return the split of each graph: one fold is valid, the next one test, the others are train.
+    """Return the split of each graph of known family: `fold` is valid, the next one test, the others are train.
 
-    A collection that the split file lists neither by graph nor by family is dealt into folds and added to the file.
-
-    Args:
-        collection: its address is the key of the folds of graphs in the file.
-        families: the family of each graph with labels.
-        split_file: JSON file with the keys of `SplitFile`.
-        folds: number of folds, at least 3.
-        fold: the fold used as valid, 0..folds-1.
-
-    Raises:
-        ConfigError: there are fewer families than folds.
-        DataError: the file does not fit `folds`, the graphs or their families.
+    A collection that the split file (`SplitFile`) lists neither by graph nor by family is dealt into folds and added to
+    it. A file that does not fit `folds`, the graphs or their families is refused with DataError.
     """
     content = SplitFile(folds=folds)
     if split_file.exists():
@@ -120,17 +110,13 @@ def split_graphs(
         _log.info("%s: dealt %s into %d folds; commit this file to keep them", split_file, address, folds)
     else:
         fold_of = {**content.collections[address]}
-        _check_graphs(fold_of.keys(), families.keys(), address, split_file)
+        listed, graphs = fold_of.keys(), families.keys()
+        if listed != graphs:
+            expected = "each labelled graph of data.local.root once; edit the file, or remove this entry to split again"
+            parts = (("missing", sorted(graphs - listed)), ("unknown", sorted(listed - graphs)))
+            found = "; ".join(f"{word} graphs: {', '.join(names)}" for word, names in parts if names)
+            raise DataError(address, expected, found, file=split_file)
     if wrong := [name for name, known in fold_of.items() if known not in range(folds)]:
         raise DataError(address, f"folds in 0..{folds - 1}", f"{fold_of[wrong[0]]} for {wrong[0]}", file=split_file)
     splits: dict[int | None, Split] = {fold: "valid", (fold + 1) % folds: "test"}
     return {name: splits.get(fold_of[name], "train") for name in families}
-
-
-def _check_graphs(listed: Set[str], graphs: Set[str], address: str, split_file: Path) -> None:
-    """Raise DataError unless the file lists these graphs and no others."""
-    if listed != graphs:
-        expected = "each labelled graph of data.local.root once; edit the file, or remove this entry to split again"
-        parts = (("missing", sorted(graphs - listed)), ("unknown", sorted(listed - graphs)))
-        found = "; ".join(f"{word} graphs: {', '.join(names)}" for word, names in parts if names)
-        raise DataError(address, expected, found, file=split_file)

@@ -76,14 +76,17 @@ def processed_store(
 ) -> GraphStore:
     """Open the processed store of a collection, which is brought up to date first; arguments and errors as of `load`.
 
-    Graphs are written one by one, each in one step, so that a call after a kill continues where the other one stopped.
-    One process writes; others wait for it. While sizes and times of all files are as they were, nothing is read again,
-    written or locked: the store may then be on a read-only file system, and in use by many processes.
+    A call after a kill continues where the other one stopped. One process writes; others wait for it. While sizes and
+    times of all files are as they were, nothing is read again, written or locked, as on a read-only file system.
     """
     if columns not in get_args(Columns):
         raise ConfigError(f"columns={columns!r}: expected one of {', '.join(get_args(Columns))}")
     tree = resolve_path(root)
-    folder, sources = _find_files(tree, collection)
+    try:
+        folder, sources = find_files(tree, collection, flat=True)
+    except DataError as error:
+        fetch = f"`python -m hlorank.stages.fetch collection={collection.path.as_posix()}` or `make repro` writes {RAW}"
+        raise DataError(error.key, f"{error.expected}; {fetch}", error.found, file=tree) from None
     place = resolve_path(tree / PROCESSED if cache is None else cache) / collection.path / columns
     stamp = _stamp(sources, tree, columns)
     if not _is_stamped(place, stamp):
@@ -98,22 +101,8 @@ def processed_store(
     return GraphStore(place) if columns == "official" else FeatureStore(place)
 
 
-def _find_files(tree: Path, collection: Collection) -> tuple[Path, dict[Path, Split]]:
-    try:
-        return find_files(tree, collection, flat=True)
-    except DataError as error:
-        if tree != Path(RAW):
-            raise
-        fetch = f"`python -m hlorank.stages.fetch collection={collection.path.as_posix()}` or `make repro` writes them"
-        expected = f"{error.expected}; {fetch}, and root= or --root takes another folder"
-        raise DataError(error.key, expected, error.found, file=tree) from None
-
-
 def _stamp(sources: Iterable[Path], tree: Path, columns: Columns) -> dict[str, str]:
-    """Return what a store is made from, without reading a file of the tree: names, sizes and times, and the code.
-
-    Names are relative to the tree, which may have another path on another machine.
-    """
+    """Return what a store is made from, without reading the tree, whose path may differ from machine to machine."""
     named = (file for path in sources for file in (path, sidecar_path(path)))
     files = [path for path in (*named, tree / _SPLIT_FILE) if path.is_file()]
     states = [[path.relative_to(tree).as_posix(), (state := path.stat()).st_size, state.st_mtime_ns] for path in files]

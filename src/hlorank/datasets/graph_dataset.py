@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,47 +12,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data import Data, Dataset
 
-from hlorank.data.collection import SPLITS, Collection, Kind, Split
+from hlorank.data.collection import SPLITS, Collection, Split
 from hlorank.data.graph import MAX_OPCODE
 from hlorank.datasets import Columns
 from hlorank.featurize.feature_store import FeatureStore, GraphStore, graph_folder
+from hlorank.featurize.features import LayoutFeatures
 from hlorank.files import map_array
 
 Rows = slice | Sequence[int] | NDArray[np.int64] | Tensor
-
-
-@dataclass(frozen=True)
-class MappedConfigurations:
-    """Configurations of one graph on disk; only the path is copied, pickled, and sent between processes.
-
-    Attributes:
-        folder: folder of the graph's arrays.
-        kind: kind of the configurations.
-    """
-
-    folder: Path
-    kind: Kind
-
-    def array(self, name: str) -> NDArray[Any]:
-        """Map an array of the store into memory, read-only; DataError if there is none, as of codes for tiles."""
-        return map_array(self.folder / f"{name}.npy")
-
-    def dense(self, rows: Rows) -> Tensor:
-        """Return the features of some configurations, as `GraphData.configuration` does."""
-        if not isinstance(rows, slice):
-            chosen = rows.numpy(force=True) if isinstance(rows, Tensor) else np.asarray(rows)
-            rows = chosen if chosen.dtype == np.bool_ else chosen.astype(np.int64)
-        distinct = self.array("row_of")[rows]
-        if self.kind == "tile":
-            return torch.from_numpy(self.array("feat")[distinct])
-        return torch.from_numpy(self.array("codebook")[self.array("codes")[distinct]].astype(np.float32))
 
 
 class GraphData(Data):  # type: ignore[misc] # PyTorch Geometric ships no types
     """One graph, with its configurations.
 
     In a batch, `edge_index` and `configurable_index` count the nodes of the graphs before, tensors are concatenated,
-    and `mapped`, `name` and `split` become lists; `batch[i]` is a graph of it again. `DataLoader(...,
+    and `folder`, `name` and `split` become lists; `batch[i]` is a graph of it again. `DataLoader(...,
     follow_batch=["runtime"])` adds `runtime_batch`, (configurations,) int64, the graph of each runtime.
 
     Attributes:
@@ -64,12 +37,12 @@ class GraphData(Data):  # type: ignore[misc] # PyTorch Geometric ships no types
         configurable_index: (configurable nodes,) int64, increasing node ids; empty for tiles.
         runtime: (configurations,) int64, nanoseconds; all 0 if the labels are withheld, as in official test files.
         normalizer: (configurations,) int64, runtimes of the default tile in nanoseconds; tiles only.
-        mapped: the configurations on disk.
+        folder: folder of the arrays of configurations, which stay on disk.
         name: name of the graph.
         split: train, valid or test.
     """
 
-    mapped: MappedConfigurations
+    folder: Path
 
     def configuration(self, rows: Rows) -> Tensor:
         """Return features of some configurations; other configurations are not read.
@@ -85,27 +58,36 @@ class GraphData(Data):  # type: ignore[misc] # PyTorch Geometric ships no types
         Raises:
             IndexError: there is no such configuration.
         """
-        return self.mapped.dense(rows)
+        if not isinstance(rows, slice):
+            chosen = rows.numpy(force=True) if isinstance(rows, Tensor) else np.asarray(rows)
+            rows = chosen if chosen.dtype == np.bool_ else chosen.astype(np.int64)
+        distinct = self.row_of[rows]
+        if "normalizer" in self:
+            return torch.from_numpy(self._mapped("feat")[distinct])
+        return torch.from_numpy(self.codebook[self.codes[distinct]].astype(np.float32))
+
+    def _mapped(self, name: str) -> NDArray[Any]:
+        return map_array(self.folder / f"{name}.npy")
 
     @property
     def codes(self) -> NDArray[np.unsignedinteger[Any]]:
         """(distinct configurations, configurable nodes) rows of `codebook`, memory-mapped; layouts only."""
-        return self.mapped.array("codes")
+        return self._mapped("codes")
 
     @property
     def codebook(self) -> NDArray[np.int8]:
         """(U, 18) int8 layout values, memory-mapped; layouts only."""
-        return self.mapped.array("codebook")
+        return self._mapped("codebook")
 
     @property
     def sizes(self) -> NDArray[np.float32]:
         """(U, 18) float32 sizes of the dimensions in the order of the codebook's layouts; layouts only."""
-        return self.mapped.array("sizes")
+        return self._mapped("sizes")
 
     @property
     def row_of(self) -> NDArray[np.int64]:
         """(configurations,) int64, the distinct configuration that each one is: `codes[row_of]` has all of them."""
-        return self.mapped.array("row_of")
+        return self._mapped("row_of")
 
 
 class GraphDataset(Dataset):  # type: ignore[misc] # PyTorch Geometric ships no types
@@ -141,22 +123,21 @@ class GraphDataset(Dataset):  # type: ignore[misc] # PyTorch Geometric ships no 
             DataError: a file of the store is damaged; the message names it.
         """
         split, name = self.graphs[idx]
-        graph = self.store.open(split, name)
-        mapped = MappedConfigurations(graph_folder(self.store.root, split, name), self.collection.kind)
-        configurable = mapped.array("node_ids") if mapped.kind == "layout" else np.zeros(0, dtype=np.int64)
+        graph, folder = self.store.open(split, name), graph_folder(self.store.root, split, name)
+        parts = graph.configurations
         tensors = {
             "x": graph.node_feat,
             "opcode": graph.opcode.astype(np.int64),
             "node_layout": graph.node_layout,
             "edge_index": np.ascontiguousarray(graph.edge_index.T),
-            "configurable_index": configurable,
+            "configurable_index": parts.node_ids if isinstance(parts, LayoutFeatures) else np.zeros(0, dtype=np.int64),
             "runtime": graph.runtime,
         }
         if graph.normalizer is not None:
             tensors["normalizer"] = graph.normalizer
         # Copies: tensors can be written to, memory maps cannot.
         copies = {key: torch.from_numpy(np.array(array)) for key, array in tensors.items()}
-        return GraphData(**copies, mapped=mapped, name=name, split=split)
+        return GraphData(**copies, folder=folder, name=name, split=split)
 
     def get_idx_split(self) -> dict[Split, Tensor]:
         """Return the indices of the graphs of each split, (graphs,) int64, as the datasets of OGB do."""

@@ -40,8 +40,8 @@ MAX_MEMBERS = 100_000
 _TRANSIENT_STATUS = {408, 425, 429, *range(500, 600)}
 _TRANSIENT_ERRORS = (requests.ConnectionError, requests.Timeout, ChunkedEncodingError)
 # Lengths of at most 18 digits fit in 64 bits.
-_LENGTH = re.compile(r"[0-9]{1,18}")
-_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-[0-9]+/([0-9]{1,18})")
+_LENGTH = re.compile(r"(?P<total>[0-9]{1,18})")
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-[0-9]+/(?P<total>[0-9]{1,18})")
 _PARTIAL = re.compile(r"\.([0-9]{1,18}|None)-([0-9a-f]{16})-[0-9a-f]{16}\.partial")
 
 
@@ -81,10 +81,7 @@ class Digest(Section):
 
 
 def require_space(needs: Iterable[tuple[Path, int]]) -> None:
-    """Raise OSError (ENOSPC) unless the file systems of some paths, which need not exist yet, have enough bytes free.
-
-    Paths on one file system need the sum.
-    """
+    """Raise OSError (ENOSPC) unless the file systems of these paths, which need not exist yet, have the bytes free."""
     totals: dict[int, tuple[Path, int]] = {}
     for path, size in needs:
         place = next(folder for folder in (path, *path.parents) if folder.exists())
@@ -95,17 +92,6 @@ def require_space(needs: Iterable[tuple[Path, int]]) -> None:
         if free < size:
             reason = f"{decimal(size)} needed, {decimal(free)} free; free some space or choose another folder"
             raise OSError(errno.ENOSPC, reason, str(place))
-
-
-def _partial_name(url: str, target: Path, total: int | None, response: requests.Response) -> str:
-    """Return the name of the file with the first bytes of a version of a file: of its address, size and identity.
-
-    The identity is a strong ETag, else the modification date (RFC 9110, 8.8). Bytes of two versions are never mixed,
-    as they would be in files of different names.
-    """
-    etag = response.headers.get("ETag", "")
-    identity = etag if etag and not etag.startswith("W/") else response.headers.get("Last-Modified")
-    return f"{target.name}.{total}-{fingerprint(redact_credentials(url))}-{fingerprint(identity)}.partial"
 
 
 def _partials(target: Path) -> Iterator[tuple[Path, re.Match[str]]]:
@@ -127,14 +113,6 @@ def _discard(target: Path) -> None:
         path.unlink()
 
 
-def _transient(response: requests.Response) -> _TransientError:
-    try:
-        wait = Retry().get_retry_after(response.raw)
-    except (HTTPError, ValueError, OverflowError):  # no number of seconds, and no date
-        wait = None
-    return _TransientError(f"HTTP {response.status_code} {response.reason}", wait)
-
-
 def _close_redirect(response: requests.Response, **_: object) -> None:
     """Close the response of a redirect, whose whole body requests would read otherwise."""
     if response.is_redirect:
@@ -142,31 +120,38 @@ def _close_redirect(response: requests.Response, **_: object) -> None:
 
 
 def _appended(url: str, target: Path, response: requests.Response, known: Path | None, size: int) -> Path:
-    """Return the file to which the body of a response is appended.
+    """Return the file to which the body of a response is appended; `known` has `size` bytes of an earlier response.
 
-    `known` has the first `size` bytes of an earlier response. Other statuses than 200 and 206 raise an error.
+    Its name has the file's address, size and version: a strong ETag, else the modification date (RFC 9110, 8.8). Bytes
+    of two versions are never mixed, as they would be in files of different names.
     """
-    status = response.status_code
+    status, headers = response.status_code, response.headers
     if status in _TRANSIENT_STATUS:
-        raise _transient(response)
-    follows = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
-    same = follows is not None and int(follows[1]) == size
-    path = target.with_name(_partial_name(url, target, int(follows[2]) if follows else None, response))
-    if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or (
-        status == HTTPStatus.PARTIAL_CONTENT and not (same and path == known)
-    ):
-        _discard(target)
-        raise _TransientError("the file has changed since the download began; starting again", 0.0)
-    if status not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
+        try:
+            wait = Retry().get_retry_after(response.raw)
+        except (HTTPError, ValueError, OverflowError):  # no number of seconds, and no date
+            wait = None
+        raise _TransientError(f"HTTP {status} {response.reason}", wait)
+    if status not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE):
         reason = f"HTTP {status} {response.reason}; check the base URL, and that it holds this file"
         raise DownloadError.of(url, reason)
-    if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
+    if (encoding := headers.get("Content-Encoding", "identity")) != "identity":
         raise DownloadError.of(url, f"the server sends the file in the encoding {encoding}; use another one")
     if status == HTTPStatus.OK:
+        start, length = 0, _LENGTH.fullmatch(headers.get("Content-Length", ""))
+    else:
+        length = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
+        start = int(length[1]) if length else 0
+    etag = headers.get("ETag", "")
+    version = etag if etag and not etag.startswith("W/") else headers.get("Last-Modified")
+    identity = f"{fingerprint(redact_credentials(url))}-{fingerprint(version)}"
+    path = target.with_name(f"{target.name}.{int(length['total']) if length else None}-{identity}.partial")
+    if status == HTTPStatus.OK:
         _discard(target)
-        length = _LENGTH.fullmatch(response.headers.get("Content-Length", ""))
-        path = target.with_name(_partial_name(url, target, int(length[0]) if length else None, response))
         path.touch()
+    elif (start, path) != (size, known):
+        _discard(target)
+        raise _TransientError("the file has changed since the download began; starting again", 0.0)
     return path
 
 

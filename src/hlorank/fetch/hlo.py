@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import track
-
+from hlorank.compute import SERIAL, map_graphs
 from hlorank.config import Section
 from hlorank.data.collection import SPLITS, Collection, Kind, Split, remove_stale, write_graph
 from hlorank.files import DataError, counted, resolve_path
@@ -72,14 +69,16 @@ def fetch(collection: Collection, config: HloConfig, output: Path) -> None:
     sources = _find(resolve_path(config.root), collection, config)
     for files in sources.values():
         check_names(files)
-    jobs = [(source, split) for split, files in sources.items() for source in files]
-    written: set[Path] = set()
-    console = Console(stderr=True)
-    for source, split in track(jobs, "Converting", console=console, disable=not sys.stderr.isatty()):
+    jobs = [(source, output / split) for split, files in sources.items() for source in files]
+
+    def converted(job: tuple[Path, Path]) -> list[Path]:
         try:
-            written.update(convert(source, output / split, collection.kind, extra=config.extra))
+            return convert(*job, collection.kind, extra=config.extra)
         except NothingToConfigureError as error:  # most dumps of a compiler are not the user's program
             _log.warning("left out: %s", error)
+            return []
+
+    written = {path for paths in map_graphs(converted, jobs, SERIAL, "convert") for path in paths}
     if not written:
         found = f"none in {counted(len(jobs), 'protobuf')}"
         raise DataError("data.hlo.root", "a program to configure", found, file=config.root)

@@ -5,21 +5,21 @@ from __future__ import annotations
 import filecmp
 import logging
 import shutil
-import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Set
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 from pydantic import Field, model_validator
-from rich.console import Console
-from rich.progress import track
 
+from hlorank.compute import SERIAL, map_graphs
 from hlorank.config import ConfigError, Section
 from hlorank.config.data_sections import Address
 from hlorank.data.collection import (
     SPLITS,
     Collection,
+    Kind,
     Split,
     graph_files,
     measured_family,
@@ -55,32 +55,30 @@ class LocalConfig(Section):
 
 
 def fetch(collection: Collection, config: LocalConfig, output: Path) -> None:
-    """Copy one collection of a user's tree to `<output>/<split>/`, each file validated first.
+    """Copy one collection of a user's tree to `<output>/<split>/`, after a check of all files.
 
     Extra features and the measurement's sidecar next to a graph are copied too. A re-run copies only changed files, and
     removes files that the tree no longer has. With `config.split_file` the graphs get new splits (`split_graphs`) by
-    model family, which is in the sidecar or else in the name; those with withheld labels are then all in test. Only
-    then may the files have no splits, as `hlorank collect` writes them. The graphs of joined collections are named
-    `layout.<source>.<search>.<graph>` or `tile.<source>.<graph>`, so that each is still known by its collection.
-
-    Raises:
-        ConfigError: the tree is in the folder that fetch writes, or the other way round; or a collection of tiles is to
-            be joined into one of layouts, or the other way round.
-        DataError: `config.root` does not have a collection, a file is invalid, a graph with a new split is in two
-            splits of the tree, or the split file does not fit the graphs.
-        ExceptionGroup: several files are invalid; it has a DataError for each.
+    model family, which is in the sidecar or else in the name. Only then may the files have no splits, as `hlorank
+    collect` writes them. The graphs of joined collections are named `layout.<source>.<search>.<graph>` or
+    `tile.<source>.<graph>`. Several invalid files are an ExceptionGroup of a DataError for each.
     """
     root, target, flat = resolve_path(config.root), output.resolve(), config.split_file is not None
     sources, names = dict[Path, Split](), dict[Path, str]()
-    for part, prefix in _parts(collection, config.collections).items():
+    joined = [Collection.parse(address) for address in config.collections]
+    for part in joined or [collection]:
+        if part.kind != collection.kind:
+            expected = f"collections of the kind of {collection}"
+            raise ConfigError(f"data.local.collections: {part}: expected {expected}")
         folder, files = find_files(root, part, flat=flat)
         if target.is_relative_to(folder.resolve()) or folder.resolve().is_relative_to(target):
-            raise ConfigError(
-                f"data.local.root={config.root}: expected a folder other than {output}, which fetch writes"
-            )
+            expected = f"a folder other than {output}, which fetch writes"
+            raise ConfigError(f"data.local.root={config.root}: expected {expected}")
         sources |= files
-        names |= {path: prefix + path.stem for path in files}
-    withheld = _validate(sources, collection, root)
+        names |= {path: f"{part.model_name}.{path.stem}" if joined else path.stem for path in files}
+    withheld = {
+        path for path in map_graphs(partial(_withheld, collection.kind), [*sources], SERIAL, "validate") if path
+    }
     if config.split_file is not None:
         split_file = resolve_path(config.split_file)
         sources = new_splits(names, withheld, collection, split_file, config.folds, config.fold)
@@ -88,35 +86,20 @@ def fetch(collection: Collection, config: LocalConfig, output: Path) -> None:
     for path_of in (extra_path, sidecar_path):
         copies |= {path_of(copy): file for copy, path in list(copies.items()) if (file := path_of(path)).is_file()}
     filecmp.clear_cache()  # it takes files of the size and time of an earlier comparison for unchanged
-    for copy in _progress(copies, "Copying"):
-        if not (copy.is_file() and filecmp.cmp(copies[copy], copy, shallow=False)):
+    for copy, path in copies.items():
+        if not (copy.is_file() and filecmp.cmp(path, copy, shallow=False)):
             # Not a link: DVC may protect or replace files in its output folders.
             with atomic_path(copy) as temporary:
-                shutil.copyfile(copies[copy], temporary)
+                shutil.copyfile(path, temporary)
     remove_stale(output, copies.keys())
     counts = Counter(sources.values())
     _log.info("%s: %s", collection, ", ".join(f"{counts[split]} {split}" for split in SPLITS))
 
 
-def _parts(collection: Collection, joined: Sequence[str]) -> dict[Collection, str]:
-    """Return the collections to read, each with the prefix of its graphs' names; another kind is a ConfigError."""
-    parts = [Collection.parse(address) for address in joined]
-    if others := [str(part) for part in parts if part.kind != collection.kind]:
-        raise ConfigError(
-            f"data.local.collections: {', '.join(others)}: expected collections of the kind of {collection}"
-        )
-    return {part: f"{part.model_name}." for part in parts} or {collection: ""}
-
-
-def _progress(paths: Iterable[Path], description: str) -> Iterable[Path]:
-    return track(paths, description, console=Console(stderr=True), disable=not sys.stderr.isatty())
-
-
 def find_files(root: Path, collection: Collection, *, flat: bool) -> tuple[Path, dict[Path, Split]]:
     """Return the collection's folder, in `root` or `root`/npz, and its files with their splits in the tree.
 
-    `flat` accepts files that are in no split, directly in the collection's folder; they count as test. No files are a
-    DataError.
+    `flat` accepts files directly in the collection's folder, which count as test. No files are a DataError.
     """
     for tree in (root, root / "npz"):
         files = {path: split for split in SPLITS for path in graph_files(tree, collection, split)}
@@ -127,44 +110,26 @@ def find_files(root: Path, collection: Collection, *, flat: bool) -> tuple[Path,
     patterns = ("layout/*/*", "tile/*", "npz/layout/*/*", "npz/tile/*")
     present = [str(path.relative_to(root)) for pattern in patterns for path in sorted(root.glob(pattern))]
     expected = f"npz files in {collection.path}/<{'|'.join(SPLITS)}>, there or in npz/"
-    if flat:
-        expected += f", or directly in {collection.path}"
     found = ", ".join(present) or ("no collection" if root.is_dir() else "no such folder")
     raise DataError("root", expected, found, file=root)
 
 
-def _validate(files: Iterable[Path], collection: Collection, root: Path) -> set[Path]:
-    """Read every file and return the files with withheld labels; several invalid files are an ExceptionGroup."""
-    withheld, errors = set(), []
-    for path in _progress(files, "Validating"):
-        try:
-            measured = read_graph(path, collection.kind)
-            if measured.measurements.withheld:
-                withheld.add(path)
-            if extra_path(path).is_file():
-                read_extra(path, measured.graph.nodes)
-            split_half_tau(path)
-        except DataError as error:
-            errors.append(error)
-    if len(errors) == 1:
-        raise errors[0]
-    if errors:
-        raise ExceptionGroup(f"invalid files of {collection} in {root}", errors)
-    return withheld
+def _withheld(kind: Kind, path: Path) -> Path | None:
+    """Validate a file and the files next to it; return it if its labels are withheld."""
+    measured = read_graph(path, kind)
+    if extra_path(path).is_file():
+        read_extra(path, measured.graph.nodes)
+    split_half_tau(path)
+    return path if measured.measurements.withheld else None
 
 
 def new_splits(
     names: Mapping[Path, str], withheld: Set[Path], collection: Collection, split_file: Path, folds: int, fold: int
 ) -> dict[Path, Split]:
-    """Return the new split of each file by `split_graphs`; files with withheld labels are all in test.
-
-    `names` has the graph of each file. Two files of the same name are refused with DataError.
-    """
-    repeated = [name for name, count in Counter(names.values()).items() if count > 1]
-    if repeated:
-        raise DataError(
-            "graph names", "each in one split of the tree", ", ".join(repeated), file=next(iter(names)).parents[1]
-        )
+    """Return the new split of each file by the graph in it (`split_graphs`); withheld labels are all in test."""
+    if repeated := [name for name, count in Counter(names.values()).items() if count > 1]:
+        folder = next(iter(names)).parents[1]
+        raise DataError("graph names", "each in one split of the tree", ", ".join(repeated), file=folder)
     labelled = {names[path]: measured_family(path) or family(path.stem) for path in names if path not in withheld}
     splits = split_graphs(collection, labelled, split_file, folds, fold)
     return {path: splits.get(name, "test") for path, name in names.items()}

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,8 +28,9 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import Field, NonNegativeInt, model_validator
 
+from hlorank.compute import SERIAL, map_graphs
 from hlorank.config import ConfigError, Section
-from hlorank.data.collection import SPLITS, Collection, Split, remove_stale, write_graph
+from hlorank.data.collection import SPLITS, Collection, remove_stale, write_graph
 from hlorank.data.configurations import (
     LAYOUT_DIMS,
     LAYOUT_VALUES,
@@ -109,9 +109,8 @@ class SyntheticConfig(Section):
 def fetch(collection: Collection, config: SyntheticConfig, output: Path) -> None:
     """Write the graphs of layout:synthetic:<search> as `<output>/<split>/synthetic_<split>_<index>.npz`.
 
-    Complete files of an earlier run with the same settings and code are kept; all other files of the splits are
-    removed. The settings are in synthetic.json next to the splits. Labels of the test split are not withheld. All
-    generated data have the source `synthetic`.
+    Complete files of an earlier run with the same settings and code, which are in synthetic.json next to the splits,
+    are kept; all other files of the splits are removed.
     """
     if collection.source != "synthetic" or collection.search is None:
         expected = "layout/synthetic/<default or random>, as all generated data is named"
@@ -123,30 +122,25 @@ def fetch(collection: Collection, config: SyntheticConfig, output: Path) -> None
         known = read_json(settings_file) == settings
     except DataError:
         known = False
-    paths = {(s, i): output / s / f"{_name(s, i)}.npz" for s in SPLITS for i in range(getattr(config, s))}
-    remove_stale(output, set(paths.values()) if known else ())
+    seeds = {
+        output / split / f"synthetic_{split}_{index:03d}.npz": [config.seed, str(collection), split, index]
+        for split in SPLITS
+        for index in range(getattr(config, split))
+    }
+    remove_stale(output, seeds if known else ())
     write_json(settings_file, settings)
+    missing = [path for path in seeds if not path.exists()]
+    logger.info("%s: %s, up to date %d", collection, counted(len(seeds), "graph"), len(seeds) - len(missing))
 
-    missing = [(key, path) for key, path in paths.items() if not path.exists()]
-    logger.info("%s: %s, up to date %d", collection, counted(len(paths), "graph"), len(paths) - len(missing))
+    def write(path: Path) -> None:
+        rng = np.random.default_rng(int(fingerprint(seeds[path]), 16))
+        low, high = config.min_nodes, config.max_nodes
+        nodes = min(high, math.floor(math.exp(rng.uniform(math.log(low), math.log(high + 1)))))
+        shape = nodes, config.configurable_nodes, config.configurations, str(collection.search)
+        write_graph(path, layout_graph(rng, *shape, config.repeated, config.noise, path.stem))
 
-    from rich.progress import track  # a heavy import
-
-    for (split, index), path in track(missing, description=str(collection), disable=not sys.stderr.isatty()):
-        write_graph(path, _draw_graph(collection, config, split, index))
-
-
-def _name(split: Split, index: int) -> str:
-    return f"synthetic_{split}_{index:03d}"
-
-
-def _draw_graph(collection: Collection, config: SyntheticConfig, split: Split, index: int) -> MeasuredGraph:
-    rng = np.random.default_rng(int(fingerprint([config.seed, str(collection), split, index]), 16))
-    low, high = config.min_nodes, config.max_nodes
-    nodes = min(high, math.floor(math.exp(rng.uniform(math.log(low), math.log(high + 1)))))
-    places, search = config.configurable_nodes, str(collection.search)
-    name = _name(split, index)
-    return layout_graph(rng, nodes, places, config.configurations, search, config.repeated, config.noise, name)
+    for _ in map_graphs(write, missing, SERIAL, str(collection)):
+        pass
 
 
 def layout_graph(
@@ -159,19 +153,11 @@ def layout_graph(
     noise: float,
     name: str = "synthetic",
 ) -> MeasuredGraph:
-    """Draw a graph with measured layout configurations, repeated ones included.
+    """Draw a graph with measured layout configurations; arguments as in SyntheticConfig.
 
-    Args:
-        rng: random generator of every choice.
-        nodes: number of nodes, at least 50.
-        configurable_nodes: their number; None places as many as real graphs have.
-        configurations: their number.
-        search: `random` draws each configuration alone: a share of the nodes, itself drawn from 0..1, gets random
-            layouts. `default` evolves the default configuration (all -1): each generation changes a few nodes of
-            configurations among the fastest quarter so far.
-        repeated: share of the configurations that repeat another one exactly; more if the graph has too few.
-        noise: standard deviation of the log-normal factor of each measurement.
-        name: the graph's name.
+    The search `random` draws each configuration alone: a share of the nodes, itself drawn from 0..1, gets random
+    layouts. `default` evolves the default configuration (all -1): each generation changes a few nodes of configurations
+    among the fastest quarter so far. More than a share of `repeated` are repeated if the graph has too few.
     """
     graph, node_ids = build_graph(rng, nodes, configurable_nodes)
     codebook, options = _draw_space(rng, graph, node_ids)
@@ -195,11 +181,9 @@ def _operands(graph: Graph, node_ids: Int64) -> tuple[Int64, Int64]:
 
 
 def _draw_space(rng: Generator, graph: Graph, node_ids: Int64) -> tuple[Layouts, Codes]:
-    """Draw a few rows for each opcode and ranks: full permutations of the ranks, padded with -1.
+    """Draw a codebook, whose row 0 is the default, and the (configurable nodes, choices) codes of each node besides.
 
-    Returns:
-        The (U, 18) codebook in lexicographic order, whose row 0 is the default, and the (configurable nodes, choices)
-        codes that each node may have besides.
+    Nodes of equal opcode and ranks share a few rows: full permutations of the ranks, padded with -1.
     """
     ranks = (graph.node_feat[:, SHAPE.start : SHAPE.start + LAYOUT_DIMS] > 0).sum(axis=1)
     inputs, kernels = _operands(graph, node_ids)
@@ -220,10 +204,7 @@ def _draw_space(rng: Generator, graph: Graph, node_ids: Int64) -> tuple[Layouts,
 
 
 def _explore(rng: Generator, model: RuntimeModel, options: Codes, wanted: int, search: str) -> tuple[Codes, Float64]:
-    """Find up to `wanted` distinct configurations, the default first, and their runtimes.
-
-    Both searches propose batches and keep new configurations; they differ in their parents and in the changes to them.
-    """
+    """Find up to `wanted` distinct configurations, the default first, and their runtimes."""
     count, choices = options.shape
     codes = np.zeros((wanted, count), dtype=options.dtype)
     runtime = np.empty(wanted)
@@ -261,10 +242,9 @@ def padding(dims: Int64, layouts: Layouts) -> Float64:
 
 
 class RuntimeModel:
-    """The formula of this module as tables, so that runtimes of many configurations are gathers and sums.
+    """The formula of this module as tables of configurable nodes and rows of the codebook, to gather from and to sum.
 
-    A table has the cost of each configurable node, and of the nodes that have its layout, for each row of the codebook;
-    the copies compare the layout that the node `_owner` gives to the input with the one that is required.
+    The copies compare the layout that the node `_owner` gives to the input with the one that is required.
     """
 
     def __init__(self, graph: Graph, node_ids: Int64, codebook: Layouts) -> None:

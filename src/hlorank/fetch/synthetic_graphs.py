@@ -36,16 +36,17 @@ _WIDTHS = (32, 64, 96, 128, 192, 256, 384, 512)
 
 
 def convolution_fields(window: Sequence[int], stride: int, rank: int) -> dict[str, Any]:
-    """Return the fields of a batch-first, feature-last convolution with "same" padding.
-
-    Its kernel is spatial first, then input feature, then output feature.
-    """
-    padding = [((size - 1) // 2, size // 2) for size in window]
+    """Return the fields of a batch-first, feature-last convolution with "same" padding, its kernel spatial first."""
     dimensions = [
         WindowDimension(
-            size=size, stride=stride, padding_low=low, padding_high=high, window_dilation=1, base_dilation=1
+            size=size,
+            stride=stride,
+            padding_low=(size - 1) // 2,
+            padding_high=size // 2,
+            window_dilation=1,
+            base_dilation=1,
         )
-        for size, (low, high) in zip(window, padding, strict=True)
+        for size in window
     ]
     numbers = ConvolutionDimensionNumbers(
         input_feature_dimension=rank - 1,
@@ -72,7 +73,6 @@ class Program:
         self._layouts: list[Shape] = []
         self._instructions: list[HloInstructionProto] = []
         self._edges: list[tuple[int, int]] = []
-        self._roots: list[int] = []
         self._parameters = 0
 
     def __len__(self) -> int:
@@ -88,16 +88,10 @@ class Program:
         layout: Shape | None = None,
         **fields: Any,
     ) -> int:
-        """Append a node and return its id.
+        """Append a node with an output of `dims` and return its id; a repeated operand gives one edge.
 
-        Args:
-            opcode: a key of OPCODES.
-            dims: the output's dimensions, empty for scalars and tuples.
-            operands: ids of earlier nodes; a repeated id gives one edge.
-            element: the output's element type.
-            layout: minor-to-major; None takes that of the latest operand of the same shape where the node is
-                elementwise, as a compiler would, and is row-major otherwise.
-            fields: other fields of the instruction.
+        `layout` None is that of the latest operand of the same shape where the node is elementwise, as a compiler
+        would choose it, and row-major otherwise. `fields` are other fields of the instruction.
         """
         node, sources = len(self), sorted(set(operands))
         if layout is None:
@@ -121,20 +115,13 @@ class Program:
         used = {v for _, v in takewhile(lambda edge: edge[0] >= start, reversed(self._edges))}
         unused = [node for node in range(start, len(self)) if node not in used]
         self._parameters = 0
-        self.add("tuple", (), unused, element="tuple")
-        return self.mark_root()
-
-    def mark_root(self) -> int:
-        """Make the last node the root of its computation, and return it."""
-        self._roots.append(len(self) - 1)
-        return self._roots[-1]
+        return self.add("tuple", (), unused, element="tuple")
 
     def graph(self, starts: Sequence[int] = (0,)) -> Graph:
-        """Return the nodes as a graph whose blocks start at `starts`."""
-        is_root = np.isin(np.arange(len(self)), self._roots)
+        """Return the nodes as a graph; a computation starts at each of `starts`, and its last node is its root."""
         edges = np.array(self._edges, dtype=np.int64).reshape(-1, 2)
         splits = np.array([*starts, len(self)], dtype=np.int64)
-        features = node_features(self._instructions, is_root)
+        features = node_features(self._instructions, np.isin(np.arange(len(self)), splits[1:] - 1))
         return Graph(features, opcode_ids(self._instructions), edges, splits)
 
 
@@ -148,13 +135,10 @@ def default_configurable_nodes(nodes: int) -> int:
 
 
 def build_graph(rng: Generator, nodes: int, configurable_nodes: int | None) -> tuple[Graph, Int64]:
-    """Draw a layout graph; return it with the ids of its convolutions, dots and reshapes.
+    """Draw a layout graph of exactly so many nodes, at least 50; return it with the ids of its configurable nodes.
 
-    Args:
-        rng: random generator of every choice.
-        nodes: the exact number of nodes, at least 50.
-        configurable_nodes: their exact number, at most a sixth of the nodes; None is a realistic one. With 2 to 8
-            percent, 5-20 / 9-34 / 12-48 percent of the nodes are within 1 / 2 / 3 edges of one.
+    These are at most a sixth of the nodes; None is a realistic number. With 2 to 8 percent, 5-20 / 9-34 / 12-48 percent
+    of the nodes are within 1 / 2 / 3 edges of one.
     """
     wanted = default_configurable_nodes(nodes) if configurable_nodes is None else configurable_nodes
     if wanted > nodes // 6:
@@ -219,10 +203,7 @@ class _Block:
         return self._program.add(opcode, dims, operands, **{"element": self._element, **fields})
 
     def fill(self, clusters: list[int], callee: int | None) -> int:
-        """Add the block's nodes, with clusters of configurable nodes of these sizes, and return the root.
-
-        `callee` is the root of an earlier computation that this one calls.
-        """
+        """Add the block's nodes, with clusters of configurable nodes, and a call of `callee`; return the root."""
         state = self._add("parameter", (), element="tuple")
         if callee is not None:
             call = self._add("while", (), [state, callee], element="tuple")
@@ -242,14 +223,10 @@ class _Block:
         return self._program.close(self._start)
 
     def _spare(self, clusters: list[int]) -> int:
-        """Return the number of nodes that remain after these clusters."""
         return self._left - sum(2 * cluster + _BIAS_NODES + _TAIL_NODES for cluster in clusters)
 
     def _configurable(self, activation: int) -> int:
-        """Add a reshape, or a convolution or dot with its weights, and return it.
-
-        Its default layout is row-major in most cases, and not always the best.
-        """
+        """Add a reshape, or a convolution or dot with its weights, whose default layout is not always the best."""
         dims, rng = self._program.dims[activation], self._rng
         layout = tuple(rng.permutation(len(dims)).tolist()) if rng.random() < 0.3 else None
         if rng.random() < 0.3:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -17,16 +16,16 @@ from typing import Any
 
 from filelock import FileLock
 from pydantic import Field
-from rich.console import Console
-from rich.progress import track
 
-from hlorank.config import ConfigError, Section, Split, parse
+from hlorank.compute import SERIAL, map_graphs
+from hlorank.config import ConfigError, Section, Split, parse, read_section
 from hlorank.data.collection import SPLITS, Collection
 from hlorank.data.graph import check_name
 from hlorank.data.npz import NpzFile
 from hlorank.fetch.download import Digest, download, extract, require_space
 from hlorank.files import (
     DataError,
+    atomic_folder,
     atomic_path,
     read_json,
     redact_credentials,
@@ -67,29 +66,33 @@ class TpuGraphsConfig(Section):
     """Time limit for a connection, and for each piece of the response."""
 
 
+class _Digests(Section, extra="allow"):
+    """Digest of each file at its first download, by file name."""
+
+    __pydantic_extra__: dict[str, Digest]
+
+
 class _Checksums:
-    """JSON file with the digest of each file at its first download, by file name: a mirror must have the same bytes."""
+    """JSON file of `_Digests`, by which a mirror must have the same bytes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def __getitem__(self, name: str) -> Digest | None:
-        """Return the recorded digest, None for a file never recorded; a damaged entry is refused with DataError."""
-        entry = read_json(self.path).get(name) if self.path.exists() else None
-        if entry is None:
-            return None
-        try:
-            return parse(Digest, entry)
-        except ConfigError as error:
-            raise DataError(name, "a size in bytes and a SHA-256", error, file=self.path) from None
+    def entries(self) -> dict[str, Digest]:
+        """Return the recorded digests; a damaged file is refused with DataError."""
+        if not self.path.exists():
+            return {}
+        remedy = "the size in bytes and the SHA-256 of each file; to record them again, remove the file"
+        return read_section(_Digests, self.path, remedy).__pydantic_extra__
 
-    def __setitem__(self, name: str, digest: Digest) -> None:
-        entries = read_json(self.path) if self.path.exists() else {}
-        write_json(self.path, {**entries, name: digest.model_dump()})
+    def record(self, name: str, digest: Digest) -> None:
+        """Record the digest of a file."""
+        entries = self.entries() | {name: digest}
+        write_json(self.path, {name: digest.model_dump() for name, digest in entries.items()})
 
     def verify(self, file: Path) -> Digest:
         """Return the digest of a file; one that differs from the recorded digest is refused with DataError."""
-        recorded, digest = self[file.name], Digest.of(file)
+        recorded, digest = self.entries().get(file.name), Digest.of(file)
         if recorded not in (None, digest):
             remedy = f"it is damaged, or its source has changed: to accept it, remove its entry in {self.path}"
             raise DataError("content", f"{recorded}", f"{digest}; {remedy}", file=file)
@@ -131,44 +134,46 @@ class _Splits:
         return content if intact else None
 
     def discard(self, split: str) -> None:
-        """Remove a split, first from the manifest."""
+        """Remove a split, first from the manifest, with what a kill left of it."""
+        self._forget(split)
+        for folder in (self.folder / split, *self.folder.glob(f".{split}.*")):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _forget(self, split: str) -> None:
         entries = self._entries()
         if entries.pop(split, None) is not None:
             write_json(self._manifest, entries)
-        shutil.rmtree(self.folder / split, ignore_errors=True)
 
-    def replace(self, split: str, fill: Callable[[Path], _Content]) -> None:
-        """Replace a split by what `fill` writes into an empty folder, and returns.
+    def replace(
+        self, split: str, source: Path, size: int, write: Callable[[Path], object], archive: str | None = None
+    ) -> None:
+        """Replace a split by the files of `size` bytes that `write` puts into an empty folder, after a check of each.
 
-        The folder is on the same file system, outside of what DVC hashes. After a kill at any point the manifest lists
-        no files of two versions.
+        After a kill at any point the manifest lists no files of two versions.
         """
-        staged = self.folder.with_name(f".{self.folder.name}.partial")
-        shutil.rmtree(staged, ignore_errors=True)
-        staged.mkdir(parents=True)
-        try:
-            content = fill(staged)
-            self.discard(split)
-            self.folder.mkdir(parents=True, exist_ok=True)
-            staged.rename(self.folder / split)
-            write_json(self._manifest, {**self._entries(), split: content.model_dump()})
-        finally:
-            shutil.rmtree(staged, ignore_errors=True)
+        require_space([(self.folder, size)])
+        with atomic_folder(self.folder / split) as staged:
+            write(staged)
+            content = _Content(archive=archive, files=_checked(staged, source))
+            self._forget(split)
+        write_json(self._manifest, {**self._entries(), split: content.model_dump()})
 
 
 def _checked(folder: Path, source: Path) -> dict[str, str]:
     """Return the SHA-256 of each npz file by name, after a check of its name and of the checksums in the file."""
-    hashes = {}
-    silent = not sys.stderr.isatty()
-    for path in track(sorted(folder.iterdir()), f"check {source.name}", console=Console(stderr=True), disable=silent):
+
+    def checked(path: Path) -> str:
         try:
             check_name(path.stem)
             with NpzFile(path) as file:
                 file.check()
         except DataError as error:
             raise DataError(f"{path.name}: {error.key}", error.expected, error.found, file=source) from None
-        hashes[path.name] = sha256_file(path)
-    return hashes
+        return sha256_file(path)
+
+    paths = sorted(folder.iterdir())
+    hashes = map_graphs(checked, paths, SERIAL, f"check {source.name}")
+    return {path.name: digest for path, digest in zip(paths, hashes, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -188,25 +193,23 @@ class _Fetch:
         # The small file is first: a wrong address then fails before gigabytes are downloaded.
         if not (self.splits.folder / LICENSE).is_file():
             path = self._download(LICENSE)
-            self.checksums[LICENSE] = self.checksums.verify(path)
+            self.checksums.record(LICENSE, self.checksums.verify(path))
             self._copy_license(path)
         for split in self.config.splits:
             name = self.archive_name(split)
             kept = self.downloads / name
-            if not (self.config.keep_archives and kept.exists()) and self._is_done(split):
-                kept.unlink(missing_ok=True)
-                continue
-            self._download(name)
-            try:
-                self._unpack(kept, split)
-            except OSError:  # no space, for example
-                raise
-            except Exception:
-                kept.unlink()
-                logger.warning("%s: removed; the next run downloads it again", kept)
-                raise
+            if not self._is_done(split):
+                self._download(name)
+                try:
+                    self._unpack(kept, split)
+                except OSError:  # no space, for example
+                    raise
+                except Exception:
+                    kept.unlink()
+                    logger.warning("%s: removed; the next run downloads it again", kept)
+                    raise
             if not self.config.keep_archives:
-                kept.unlink()
+                kept.unlink(missing_ok=True)
 
     def from_folder(self, folder: Path) -> None:
         if (folder / LICENSE).is_file():
@@ -218,18 +221,17 @@ class _Fetch:
             if archive.is_file():
                 self._unpack(archive, split)
             else:
-                self._copy(self._tree(folder, split), split)
+                self._copy(folder, split)
 
     def _is_done(self, split: str) -> bool:
-        content = self.splits.intact(split)
+        content, recorded = self.splits.intact(split), self.checksums.entries().get(self.archive_name(split))
         if content is None or content.archive is None:
             return False
-        recorded = self.checksums[self.archive_name(split)]
         return recorded is None or recorded.sha256 == content.archive
 
     def _download(self, name: str) -> Path:
         """Return the downloaded file; a kept file that differs from its recorded digest is downloaded again."""
-        path, recorded = self.downloads / name, self.checksums[name]
+        path, recorded = self.downloads / name, self.checksums.entries().get(name)
         if path.exists() and recorded is not None and (found := Digest.of(path)) != recorded:
             logger.warning("%s: %s, but %s in %s; downloading again", path, found, recorded, self.checksums.path)
             path.unlink()
@@ -243,45 +245,36 @@ class _Fetch:
             shutil.copyfile(source, temporary)
 
     def _unpack(self, archive: Path, split: str) -> None:
-        digest = self.checksums.verify(archive)
-        content = self.splits.intact(split)
-        if content is not None and content.archive == digest.sha256:
-            self.checksums[archive.name] = digest
-            return
-        require_space([(self.splits.folder, digest.size)])
-        inside = (*self.collection.parts, split)
+        digest, content = self.checksums.verify(archive), self.splits.intact(split)
+        if content is None or content.archive != digest.sha256:
+            inside = (*self.collection.parts, split)
 
-        def fill(folder: Path) -> _Content:
-            extract(archive, folder, lambda path: path.suffix == ".npz" and path.parent.parts[-len(inside) :] == inside)
-            files = _checked(folder, archive)
-            self.checksums[archive.name] = digest  # only of an archive that is intact
-            return _Content(archive=digest.sha256, files=files)
+            def wanted(path: PurePosixPath) -> bool:
+                return path.suffix == ".npz" and path.parent.parts[-len(inside) :] == inside
 
-        self.splits.replace(split, fill)
+            self.splits.replace(
+                split, archive, digest.size, lambda folder: extract(archive, folder, wanted), digest.sha256
+            )
+        self.checksums.record(archive.name, digest)  # only of an archive that is intact
 
-    def _tree(self, folder: Path, split: str) -> Path:
-        places = [PurePosixPath(tree) / self.collection.path / split for tree in _TREES]
-        if (found := next((folder / place for place in places if (folder / place).is_dir()), None)) is not None:
-            return found
-        expected = f"{self.archive_name(split)} or one of the folders {', '.join(map(str, places))}"
-        remedy = "none of them; complete the folder, or leave the split out of data.tpugraphs.splits"
-        raise DataError(f"split {split} of {self.collection}", expected, remedy, file=folder)
-
-    def _copy(self, source: Path, split: str) -> None:
-        paths = sorted(source.glob("*.npz"))
+    def _copy(self, folder: Path, split: str) -> None:
+        places = [folder / tree / self.collection.path / split for tree in _TREES]
+        source = next((place for place in places if place.is_dir()), None)
+        if source is None:
+            folders = ", ".join(str(place.relative_to(folder)) for place in places)
+            expected = f"{self.archive_name(split)} or one of the folders {folders}"
+            remedy = "none of them; complete the folder, or leave the split out of data.tpugraphs.splits"
+            raise DataError(f"split {split} of {self.collection}", expected, remedy, file=folder)
+        paths, content = sorted(source.glob("*.npz")), self.splits.intact(split)
         if not paths:
             raise DataError("folder", "npz files", "none", file=source)
-        content = self.splits.intact(split)
-        if content is not None and content.files == {path.name: sha256_file(path) for path in paths}:
-            return
-        require_space([(self.splits.folder, sum(path.stat().st_size for path in paths))])
+        if content is None or content.files != {path.name: sha256_file(path) for path in paths}:
 
-        def fill(folder: Path) -> _Content:
-            for path in paths:  # copies, not links: the raw data must not change when its source does
-                shutil.copyfile(path, folder / path.name)
-            return _Content(archive=None, files=_checked(folder, source))
+            def copy(staged: Path) -> None:
+                for path in paths:  # copies, not links: the raw data must not change when its source does
+                    shutil.copyfile(path, staged / path.name)
 
-        self.splits.replace(split, fill)
+            self.splits.replace(split, source, sum(path.stat().st_size for path in paths), copy)
 
 
 def fetch(collection: Collection, config: TpuGraphsConfig, output: Path) -> None:
@@ -289,12 +282,6 @@ def fetch(collection: Collection, config: TpuGraphsConfig, output: Path) -> None
 
     A second call verifies the files and fetches nothing; a call after a kill at any point ends in the same files.
     Splits that are not configured are removed. Calls that share `config.downloads` wait for each other.
-
-    Raises:
-        ConfigError: the collection is not an official one, or the address is neither http(s) nor a folder other than
-            `output`.
-        DownloadError: the server refuses, or the retries are used up.
-        DataError: an archive or a file is damaged or unsafe, is missing in a folder, or differs from the first one.
     """
     if str(collection) not in COLLECTIONS:
         raise ConfigError(f"collection={collection}: expected one of {', '.join(COLLECTIONS)} with data=tpugraphs")
@@ -307,8 +294,8 @@ def fetch(collection: Collection, config: TpuGraphsConfig, output: Path) -> None
         raise ConfigError(f"data.tpugraphs.base_url={shown}: expected a folder other than the output {output}")
     downloads.mkdir(parents=True, exist_ok=True)
     with FileLock(downloads / ".lock"):
-        for written in (downloads, output):
-            for leftover in written.glob(".*.partial"):  # left by atomic writes that were killed
+        for leftover in (*downloads.glob(".*.partial"), *output.glob(".*.partial")):  # of writes that were killed
+            if leftover.is_file():
                 leftover.unlink()
         job = _Fetch(collection, config, downloads, _Checksums(downloads / "archives.json"), _Splits(output))
         for split in set(SPLITS) - set(config.splits):
