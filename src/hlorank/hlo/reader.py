@@ -95,7 +95,7 @@ def program_files(folder: Path, dump: str | None = None) -> list[Path]:
     ends = [end.replace("-", "_") for end in (DUMPS if dump is None else (dump,))]
     chosen_end = next((end for end in ends if any(stage.endswith(end) for stage in stages.values())), ends[-1])
     chosen = [path for path, stage in stages.items() if not stage or stage.endswith(chosen_end)]
-    others = sorted(path.name for path in {*folder.iterdir()}.difference(programs) if path.is_file())
+    others = sorted(path.name for path in {*folder.glob("*")}.difference(programs) if path.is_file())
     left_out = Counter({"other stages": len(programs) - len(chosen)})
     left_out.update(map(_kind, others))
     if chosen and left_out.total():
