@@ -38,7 +38,7 @@ from hlorank.stages.train import train
 from hlorank.training import prepare as prepare_module
 from hlorank.training.baselines.fit_baseline import fit_baseline
 from hlorank.training.process_group import ALONE
-from hlorank.training.setup import Setup, open_baseline, open_networks, peak_memory_bytes
+from hlorank.training.setup import Setup, open_setup, peak_memory_bytes
 from tests.training.training_helpers import WEIGHTS, validate_with
 
 Settings = Callable[..., Config]
@@ -217,9 +217,9 @@ def test_one_process_at_a_time_runs_a_training(
 def test_the_record_has_no_password(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("log_artifacts", "log_metrics"):
         monkeypatch.setattr(f"mlflow.{name}", lambda *_, **__: None)
-    setup = open_baseline(settings(method="random"))
+    setup = open_setup(settings(method="random"))
     tracking = setup.config.tracking.model_copy(update={"uri": "http://me:secret@127.0.0.1:9"})
-    training_module._record(tracking, setup, tmp_path, "0" * 32, fit_baseline(setup))
+    training_module._record(tracking, setup, tmp_path, "0" * 32, fit_baseline(setup, "random", 0))
     recorded = read_json(tmp_path / RUN)["tracking_uri"]
     assert "secret" not in recorded
     assert recorded.endswith("127.0.0.1:9")
@@ -288,7 +288,7 @@ def test_checkpoints_of_other_code_are_removed(
 def test_the_name_of_a_run_begins_with_what_differs(
     seed: int, overrides: list[str], name: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setup = open_networks(settings(seed=seed))
+    setup = open_setup(settings(seed=seed))
     monkeypatch.delenv("DVC_EXP_NAME", raising=False)
     assert run_name(setup, overrides) == name
     monkeypatch.setenv("DVC_EXP_NAME", "wide-model")
@@ -302,7 +302,7 @@ def test_settings_of_the_data_are_those_of_the_stores(
         return training_module._data_settings(setup)
 
     changes = {"featurize__scaling": "minmax", "partition__max_nodes": 7}
-    setup = open_networks(settings(**changes))
+    setup = open_setup(settings(**changes))
     assert (made(setup)["featurize.scaling"], made(setup)["partition.max_nodes"]) == ("standard", 20)
     assert caplog.text == ""  # outside of experiments the stores alone decide
     monkeypatch.setattr(training_module, "chosen_experiment", lambda: "synthetic")
@@ -313,4 +313,4 @@ def test_settings_of_the_data_are_those_of_the_stores(
     assert "standard" in first
     assert second.startswith("partition.max_nodes=7: ")
     assert "20" in second
-    assert "partition.max_nodes" not in made(open_networks(settings(method="full", **changes)))
+    assert "partition.max_nodes" not in made(open_setup(settings(method="full", **changes)))

@@ -13,14 +13,14 @@ from hlorank.config import Config, ConfigError
 from hlorank.partition.segment_store import partition_collection
 from hlorank.stages.train import train
 from hlorank.training.auto_method import choose_method as choose_setup
-from hlorank.training.setup import open_networks
+from hlorank.training.setup import open_setup
 
 Settings = Callable[..., Config]
 LONG = {"trainer__max_epochs": 100, "trainer__steps_per_epoch": 100, "segments__redraw_epochs": 100}
 
 
 def choose_method(config: Config) -> str:
-    full, gst = (open_networks(config.model_copy(update={"method": name})) for name in ("full", "gst"))
+    full, gst = (open_setup(config.model_copy(update={"method": name})) for name in ("full", "gst"))
     return choose_setup(full, gst)
 
 

@@ -21,10 +21,9 @@ from hlorank.training.process_group import ALONE
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.step_data import StepData
 from hlorank.training.step_plans import Step
-from tests.training.training_helpers import WEIGHTS, Interrupted
+from tests.training.training_helpers import WEIGHTS
 
 Settings = Callable[..., Config]
-Trained = Callable[..., Path]
 CPU = torch.device("cpu")
 
 
@@ -104,30 +103,3 @@ def test_folds_choose_on_the_graphs_that_they_hold_out(
         assert own | ranked[seed] == names
         assert not own & ranked[seed]
         assert len(ranked[seed]) == 1
-
-
-@pytest.mark.parametrize("crash", [9, 12, 14])
-def test_an_interrupted_ensemble_continues_with_its_member(
-    crash: int, settings: Settings, trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A member has twelve steps, an epoch four: epochs complete before the interruption are not trained again."""
-    values: dict[str, Any] = {"ensemble__seeds": 2, "trainer__averaging": "ema"}
-    whole, config = trained(**values), settings(**values)
-    step, taken = RankingModule.training_step, list[int]()
-
-    def counted(self: RankingModule, *arguments: Any) -> Any:
-        taken.append(self.seed)
-        if len(taken) == crash + 1:
-            raise Interrupted
-        return step(self, *arguments)
-
-    monkeypatch.setattr(RankingModule, "training_step", counted)
-    with pytest.raises(Interrupted):
-        train(config, tmp_path / "resumed")
-    assert not (tmp_path / "resumed").exists()
-    train(config, tmp_path / "resumed")
-    assert len(taken) == crash + 1 + 24 - crash // 4 * 4
-    assert (tmp_path / "resumed" / WEIGHTS).read_bytes() == (whole / WEIGHTS).read_bytes()
-    assert (tmp_path / "resumed/spec.json").read_bytes() == (whole / "spec.json").read_bytes()
-    assert (tmp_path / "resumed/history.csv").read_bytes() == (whole / "history.csv").read_bytes()
-    assert not list((tmp_path / "state/training").iterdir())

@@ -21,11 +21,11 @@ def sampled(count: int, *chosen: int) -> np.ndarray:
 
 def test_a_sample_is_increasing_and_has_no_more_segments_than_there_are() -> None:
     for count, expected in ((1, 1), (3, 3), (9, 5)):
-        sample = sample_segments(np.random.default_rng(0), 5, count)
-        assert len(sample.with_gradient) == expected
-        assert (np.diff(sample.with_gradient) > 0).all()
-        assert sample.draws.shape == (5,)
-        assert ((sample.draws >= 0) & (sample.draws < 1)).all()
+        with_gradient, draws = sample_segments(np.random.default_rng(0), 5, count)
+        assert len(with_gradient) == expected
+        assert (np.diff(with_gradient) > 0).all()
+        assert draws.shape == (5,)
+        assert ((draws >= 0) & (draws < 1)).all()
 
 
 def test_known_weights() -> None:

@@ -17,7 +17,7 @@ from hlorank.files import DataError
 from hlorank.training import prepare as prepare_module
 from hlorank.training.prepare import prepare
 from hlorank.training.process_group import ALONE, ProcessGroup
-from hlorank.training.setup import Member, Setup, open_networks
+from hlorank.training.setup import Member, Setup, open_setup
 
 Settings = Callable[..., Config]
 FAMILIES = {"unet.1": "unet", "unet.2": "unet", "bert.1": "bert", "bert.2": "bert", "a": "a", "b": "b", "c": "c"}
@@ -31,7 +31,7 @@ def prepared(config: Config) -> Setup:
 def members_of(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Member]]:
     """Make the members of a training on graphs of these families, which only the store names."""
 
-    setup = open_networks(settings())
+    setup = open_setup(settings())
     entry = next(iter(setup.graphs.store.entries("train").values()))
     entries = {name: entry.model_copy(update={"family": family}) for name, family in FAMILIES.items()}
     monkeypatch.setattr(FeatureStore, "entries", lambda *_: entries)

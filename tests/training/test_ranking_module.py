@@ -23,7 +23,7 @@ from hlorank.training.gst.embedding_table import ENTRY_OVERHEAD
 from hlorank.training.methods import METHODS
 from hlorank.training.process_group import ALONE
 from hlorank.training.ranking_module import RankingModule
-from hlorank.training.setup import Member, open_networks
+from hlorank.training.setup import Member, open_setup
 from hlorank.training.step_data import Ranking
 from hlorank.training.step_plans import PlannedStep, Step, StepMemory
 from tests.models.dense_form import embed_rows
@@ -40,7 +40,7 @@ def make_module(config: Config) -> tuple[RankingModule, dict[str, float]]:
     torch.manual_seed(0)
     sizes = InputSizes("layout", node_columns=4, opcodes=6, tile_columns=0)
     model = CostModel(config.model, sizes, config.segments.aggregation).double()
-    setup = replace(open_networks(config), memory=StepMemory(bytes_per_state=8.0, max_states=10**6))
+    setup = replace(open_setup(config), memory=StepMemory(bytes_per_state=8.0, max_states=10**6))
     _, data = build(setup, Member(config.seed), ALONE)
     module = RankingModule(setup, data, Aggregator(model, METHODS[config.method], config.segments))
     logged: dict[str, float] = {}

@@ -32,7 +32,7 @@ from hlorank.training.fit import build
 from hlorank.training.prepare import prepare
 from hlorank.training.process_group import ProcessGroup, RankLostError, deal, process_group
 from hlorank.training.ranking_module import RankingModule
-from hlorank.training.setup import Member, open_networks
+from hlorank.training.setup import Member, open_setup
 from hlorank.training.step_data import Idle
 from tests.training.ranks_helpers import STAGE, fork_ranks, run_ranks, start, train_with
 from tests.training.training_helpers import DROPOUT, WEIGHTS, Interrupted, interrupt, open_data
@@ -92,7 +92,7 @@ def test_an_interrupted_training_continues_with_any_number_of_ranks(
     config = settings(method="gst_ed", trainer__graphs_per_step=2, segments__configs_per_graph=20)
     train_with(2, config, tmp_path / "whole")
     with monkeypatch.context() as patched:
-        interrupt(patched, RankingModule, "training_step", lambda module: module.global_step == 6)
+        interrupt(patched, RankingModule, "training_step", 12)
         errors = train_with(2, config, tmp_path / "resumed")
     assert all(isinstance(error, Interrupted | RankLostError) for error in errors)
     assert not (tmp_path / "resumed").exists()
@@ -118,7 +118,7 @@ def test_each_graph_of_a_step_is_computed_by_one_rank(
 ) -> None:
     config = settings(method=method, trainer__graphs_per_step=4, trainer__steps_per_epoch=6)
     keys = [(epoch, index) for epoch in (0, 1) for index in range(24)]
-    setup = open_networks(config)
+    setup = open_setup(config)
     of_rank = [build(setup, Member(config.seed), ProcessGroup(number, 2))[1] for number in range(2)]
     steps = [[data._loaded_step(key) for key in keys] for data in of_rank]
     whole = [open_data(config).planned_step(key) for key in keys]

@@ -1,4 +1,4 @@
-"""Interrupted trainings: they continue from the last complete epoch, bit-equal, and never from another training."""
+"""Interrupted trainings: they continue from the last complete epoch, byte-equal, and never from another training."""
 
 from __future__ import annotations
 
@@ -6,90 +6,93 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
-from omegaconf import OmegaConf
 
-import hlorank
 from hlorank.config import Config
 from hlorank.files import DataError, read_json
-from hlorank.partition.segment_store import partition_collection
 from hlorank.stages.train import train
 from hlorank.training.callbacks import EpochHistory
+from hlorank.training.gst.head_finetuning import HeadModule
 from hlorank.training.ranking_module import RankingModule
+from hlorank.training.setup import Trained
+from tests.training.ranks_helpers import STAGE, start
 from tests.training.training_helpers import DROPOUT, WEIGHTS, Interrupted, interrupt, validate_with
 
 Settings = Callable[..., Config]
 History = Callable[[Path], list[dict[str, str]]]
 Runs = Callable[[Config], list[Run]]
-Trained = Callable[..., Path]
-CPU = torch.device("cpu")
 
 
 def assert_same(folder: Path, other: Path) -> None:
-    """Assert that two model folders hold the same bits."""
-    for name in (WEIGHTS, "spec.json"):
+    """Assert that two model folders hold the same bytes."""
+    for name in (WEIGHTS, "spec.json", "history.csv"):
         assert (folder / name).read_bytes() == (other / name).read_bytes()
 
 
-INTERRUPTIONS: dict[str, tuple[Any, str, Callable[[Any], bool]]] = {
-    "before a checkpoint": (EpochHistory, "on_train_epoch_end", lambda trainer: trainer.current_epoch == 1),
-    "between epochs": (EpochHistory, "on_train_epoch_start", lambda trainer: trainer.current_epoch == 1),
-    "in the third epoch": (RankingModule, "training_step", lambda module: module.global_step == 10),
-    "in the first epoch": (RankingModule, "training_step", lambda module: module.global_step == 2),
+STEP = (RankingModule, "training_step")
+TWO = {"ensemble__seeds": 2, "trainer__averaging": "ema"}
+SWA = {**DROPOUT, "trainer__averaging": "swa"}
+TABLE = {
+    "method": "gst_efd",
+    "trainer__graphs_per_step": 2,
+    "segments__table_dtype": "float16",
+    "segments__configs_per_graph": 20,
+    "segments__redraw_epochs": 2,
 }
 
 
 @pytest.mark.parametrize(
-    ("place", "left"),
-    [("before a checkpoint", 8), ("in the third epoch", 4), ("in the first epoch", 12)],
+    ("values", "owner", "name", "call", "left"),
+    [
+        (DROPOUT, EpochHistory, "on_train_epoch_end", 1, 8),  # before a checkpoint
+        (DROPOUT, *STEP, 2, 12),
+        (SWA, *STEP, 10, 4),
+        (TWO, EpochHistory, "on_train_epoch_start", 1, 20),  # between epochs
+        (TWO, *STEP, 12, 12),  # between members
+        (TWO, *STEP, 14, 12),
+        (TABLE, *STEP, 15, 16),
+        (TABLE, HeadModule, "training_step", 9, 0),
+    ],
 )
 def test_an_interrupted_training_continues(
-    place: str,
+    values: dict[str, Any],
+    owner: Any,
+    name: str,
+    call: int,
     left: int,
     settings: Settings,
-    trained: Trained,
+    trained: Callable[..., Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    history: History,
     runs: Runs,
 ) -> None:
-    whole = trained(**DROPOUT)
-    config = settings(**DROPOUT)
-    interrupt(monkeypatch, *INTERRUPTIONS[place])
+    """An epoch has four steps, here of one or two graphs; complete ones are not trained again."""
+    whole, config, resumed = trained(**values), settings(**values), tmp_path / "resumed"
+    interrupt(monkeypatch, owner, name, call)
     with pytest.raises(Interrupted):
-        train(config, tmp_path / "resumed")
-    assert not (tmp_path / "resumed").exists()
+        train(config, resumed)
+    assert not resumed.exists()
     (failed,) = runs(config)
     assert failed.info.status == "FAILED"
-    steps: list[int] = []
-
-    def counted(module: RankingModule) -> bool:
-        steps.append(module.global_step)
-        return False
-
-    interrupt(monkeypatch, RankingModule, "training_step", counted)
-    train(config, tmp_path / "resumed")
-
-    assert steps == list(range(12 - left, 12))
-    assert_same(tmp_path / "resumed", whole)
-    assert history(tmp_path / "resumed") == history(whole)
-    (resumed,) = runs(config)
-    assert (resumed.info.run_id, resumed.info.status) == (failed.info.run_id, "FINISHED")
+    steps = interrupt(monkeypatch, *STEP, None)
+    train(config, resumed)
+    assert len(steps) == left
+    assert_same(resumed, whole)
+    assert not list((tmp_path / "state/training").iterdir())
+    (run,) = runs(config)
+    assert (run.info.run_id, run.info.status) == (failed.info.run_id, "FINISHED")
     about = read_json(whole / "run.json")
     first = MlflowClient(about["tracking_uri"]).get_run(about["run_id"]).data
-    assert resumed.data.params.keys() == first.params.keys()
-    for key in ("curves/train_loss", "curves/valid_kendall_tau"):
-        assert resumed.data.metrics[key] == first.metrics[key]
+    assert run.data.params.keys() == first.params.keys()
+    for key in first.metrics.keys() & {"curves/train_loss", "curves/valid_kendall_tau"}:
+        assert run.data.metrics[key] == first.metrics[key]
 
 
 def test_ctrl_c_ends_the_run_as_killed(
@@ -117,28 +120,6 @@ def test_ctrl_c_ends_the_run_as_killed(
     assert ("epoch 1" in last, again.info.run_id in last) == (True, True)
 
 
-@pytest.mark.parametrize(("averaging", "place"), [("ema", "between epochs"), ("swa", "in the third epoch")])
-def test_an_interrupted_average_continues(
-    place: str,
-    averaging: str,
-    settings: Settings,
-    trained: Trained,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    history: History,
-) -> None:
-    averaged = {**DROPOUT, "trainer__averaging": averaging, "trainer__averaging_decay": 0.8}
-    whole, plain = trained(**averaged), trained(**DROPOUT)
-    config = settings(**averaged)
-    interrupt(monkeypatch, *INTERRUPTIONS[place])
-    with pytest.raises(Interrupted):
-        train(config, tmp_path / "resumed")
-    train(config, tmp_path / "resumed")
-    assert_same(tmp_path / "resumed", whole)
-    assert history(tmp_path / "resumed") == history(whole)
-    assert [row["train_loss"] for row in history(plain)] == [row["train_loss"] for row in history(whole)]
-
-
 @pytest.mark.parametrize(("patience", "epochs"), [(1, 3), (99, 5)])
 def test_interrupted_after_the_last_epoch(
     patience: int, epochs: int, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, history: History
@@ -149,66 +130,42 @@ def test_interrupted_after_the_last_epoch(
     config = settings(trainer__patience=patience, trainer__max_epochs=5)
     train(config, tmp_path / "whole")
     assert len(history(tmp_path / "whole")) == epochs
-
-    def raising(*_: Any) -> None:
-        raise Interrupted
-
-    with monkeypatch.context() as patched:
-        patched.setattr("hlorank.training.setup.save_model", raising)
-        with pytest.raises(Interrupted):
-            train(config, tmp_path / "resumed")
-    interrupt(monkeypatch, RankingModule, "training_step", lambda _: True)  # fails at a further step
+    interrupt(monkeypatch, Trained, "save", 0)
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "resumed")
+    interrupt(monkeypatch, *STEP, 0)  # fails at a further step
     assert train(config, tmp_path / "resumed") == pytest.approx(0.8 if patience == 99 else 0.7)
-    assert history(tmp_path / "resumed") == history(tmp_path / "whole")
     assert_same(tmp_path / "resumed", tmp_path / "whole")
 
 
-def test_another_configuration_is_another_training(
+def test_a_checkpoint_of_another_training_is_refused(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, history: History, runs: Runs
 ) -> None:
-    interrupt(monkeypatch, *INTERRUPTIONS["between epochs"])
-    config = settings()
-    with pytest.raises(Interrupted):
-        train(config, tmp_path / "model")
-    train(settings(trainer__learning_rate=0.02), tmp_path / "model")
-    assert len(history(tmp_path / "model")) == 3
-    assert sorted(run.info.status for run in runs(config)) == ["FAILED", "FINISHED"]
-    assert len(list((tmp_path / "state" / "training").iterdir())) == 1  # of the interrupted one
-
-
-@pytest.mark.parametrize("differs", ["partition", "method"])
-def test_a_checkpoint_of_another_training_is_refused(
-    differs: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, history: History
-) -> None:
-    """For example if checkpoints were copied into the folder of a training."""
-    config = settings(method="gst_e")
-    if differs == "partition":
-        path, smaller = Path("layout/synthetic/random"), config.partition.model_copy(update={"max_nodes": 10})
-        partition_collection(Path(config.paths.features) / path, smaller, tmp_path / "segments" / path)
-        other = settings(method="gst_e", paths__segments=tmp_path / "segments")
-    else:
-        other = settings(method="gst_ed")
+    """For example if checkpoints were copied into the folder of a training; by itself it has a folder of its own."""
     folders: list[Path] = []
-    for training in (config, other):
-        interrupt(monkeypatch, *INTERRUPTIONS["between epochs"])
+    for method in ("gst_e", "gst_ed"):
+        interrupt(monkeypatch, EpochHistory, "on_train_epoch_start", 1)
         with pytest.raises(Interrupted):
-            train(training, tmp_path / "model")
+            train(settings(method=method), tmp_path / "model")
         folders += sorted(set((tmp_path / "state" / "training").iterdir()) - set(folders))
     theirs, ours = (folder / "0" / "last.ckpt" for folder in folders)
     shutil.copy(theirs, ours)
-    with pytest.raises(DataError, match=re.escape(f"{ours}: {differs}: ")):
-        train(other, tmp_path / "model")
+    config = settings(method="gst_ed")
+    with pytest.raises(DataError, match=re.escape(f"{ours}: method: ")):
+        train(config, tmp_path / "model")
     assert not (tmp_path / "model").exists()
     shutil.rmtree(ours.parent)  # the remedy
-    train(other, tmp_path / "model")
+    train(config, tmp_path / "model")
     assert len(history(tmp_path / "model")) == 3
+    assert sorted(run.info.status for run in runs(config)) == ["FAILED", "FINISHED"]
+    assert list((tmp_path / "state" / "training").iterdir()) == folders[:1]
 
 
 def test_a_lost_run_does_not_stop_a_training(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Runs
 ) -> None:
     config = settings()
-    interrupt(monkeypatch, *INTERRUPTIONS["between epochs"])
+    interrupt(monkeypatch, EpochHistory, "on_train_epoch_start", 1)
     with pytest.raises(Interrupted):
         train(config, tmp_path / "model")
     (lost,) = runs(config)
@@ -220,28 +177,21 @@ def test_a_lost_run_does_not_stop_a_training(
 
 
 @pytest.mark.slow
-def test_a_killed_stage_continues(settings: Settings, tmp_path: Path, history: History, runs: Runs) -> None:
+def test_a_killed_stage_continues(settings: Settings, tmp_path: Path, runs: Runs) -> None:
     """Kill -9 of the process group of the real command, then the same command again."""
     config = settings(**DROPOUT, trainer__max_epochs=30, trainer__patience=99, output=tmp_path / "resumed")
     train(config, tmp_path / "whole")
-    root = Path(hlorank.__file__).parents[2]
-    shutil.copytree(root / "conf", tmp_path / "conf")
-    OmegaConf.save(config.model_dump(mode="json"), tmp_path / "params.yaml")
-    command = [sys.executable, "-m", "hlorank.stages.train", "--config-dir", ".", "--config-name", "params"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
-    environment |= {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1"}
-
-    killed = subprocess.Popen(command, cwd=tmp_path, env=environment, start_new_session=True)
+    killed = start(tmp_path, config, *STAGE)
     end = time.monotonic() + 120
     while not list((tmp_path / "state").rglob("last.ckpt")):
         assert killed.poll() is None
         assert time.monotonic() < end
         time.sleep(0.02)
     os.killpg(killed.pid, signal.SIGKILL)
-    assert killed.wait() == -signal.SIGKILL
+    killed.communicate()
+    assert killed.returncode == -signal.SIGKILL
     assert not (tmp_path / "resumed").exists()
-
-    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    again = start(tmp_path, config, *STAGE)
+    assert (again.communicate()[1], again.returncode) == ("", 0)
     assert_same(tmp_path / "resumed", tmp_path / "whole")
-    assert history(tmp_path / "resumed") == history(tmp_path / "whole")
     assert [run.info.status for run in runs(config)] == ["FINISHED", "FINISHED"]

@@ -21,7 +21,7 @@ from hlorank.files import DataError
 from hlorank.stages.train import train
 from hlorank.training.fit import build
 from hlorank.training.process_group import ALONE
-from hlorank.training.setup import Member, open_networks
+from hlorank.training.setup import Member, open_setup
 from hlorank.training.step_data import Ranking, StepData
 from hlorank.training.step_plans import Step
 from tests.training.training_helpers import open_data
@@ -52,7 +52,7 @@ def test_steps_depend_on_seed_epoch_and_index_only(settings: Settings) -> None:
 
 def test_held_out_graphs_are_ranked_and_not_trained_on(settings: Settings) -> None:
     config = settings()
-    names = open_networks(config).train
+    names = open_setup(config).train
     data = open_data(config, names[1:2])
     assert data.valid == names[1:2]
     assert data.train == [names[0], *names[2:]]
@@ -89,7 +89,7 @@ def test_a_step_has_no_more_than_its_graph(settings: Settings) -> None:
 @pytest.mark.parametrize(("steps_per_epoch", "graphs_per_step"), [(3, 1), (4, 1), (2, 3)])
 def test_every_graph_once_a_round(steps_per_epoch: int, graphs_per_step: int, settings: Settings) -> None:
     config = settings(trainer__steps_per_epoch=steps_per_epoch, trainer__graphs_per_step=graphs_per_step)
-    graphs = open_networks(config).graphs
+    graphs = open_setup(config).graphs
     names = [step.graph.features.name for epoch in range(6) for step in steps(config, epoch)]
     assert len(names) == 6 * steps_per_epoch * graphs_per_step
     rounds = [tuple(names[i : i + 3]) for i in range(0, len(names), 3)]
@@ -157,7 +157,7 @@ def test_validation_ranks_the_same_configurations_for_every_seed_member_and_meth
     """Or taus of two trainings could not be compared: one could win by its draw."""
 
     def ranked(member: int, **values: Any) -> list[list[int]]:
-        setup = open_networks(settings(trainer__validation_configs=10, **values))
+        setup = open_setup(settings(trainer__validation_configs=10, **values))
         data = build(setup, Member(seed=member), ALONE)[1]
         return [data.ranking(number).configurations.tolist() for number in range(len(data.valid))]
 

@@ -15,7 +15,7 @@ from hlorank.models.graph_inputs import GraphInputs
 from hlorank.training.fit import build
 from hlorank.training.methods import METHODS
 from hlorank.training.process_group import ALONE
-from hlorank.training.setup import open_networks
+from hlorank.training.setup import open_setup
 from hlorank.training.step_plans import PlannedStep, Step, StepPlanner, bytes_per_state, measure_step
 from tests.training.training_helpers import planned
 
@@ -52,20 +52,22 @@ def test_measuring_changes_nothing(make_model: MakeModel, make_inputs: MakeInput
 def test_a_bound_divides_segments_and_refuses_what_is_smaller_than_a_configuration(
     settings: Callable[..., Config],
 ) -> None:
-    setup = open_networks(settings(method="full"))
+    setup = open_setup(settings(method="full"))
+    trainer = setup.config.trainer
     model, data = build(setup, setup.members[0], ALONE)
-    entries = setup.graphs.store.entries("train")
-    graph = data.train_graph(max(range(3), key=lambda number: entries[data.train[number]].nodes))
-    free = measure_step(model, data.planner, graph, 8, 2**40)
+    graph, nodes = data.largest_graph, [entry.nodes for entry in setup.graphs.store.entries("train").values()]
+    assert sum(segment.nodes for segment in graph.segments) == max(nodes)
+    free = measure_step(model, data.planner, graph, trainer.model_copy(update={"memory_bytes": 2**40}))
     step = data.planned_step((0, 0))
-    memory = measure_step(model, data.planner, graph, 8, int(0.9 * free.bytes_per_state * step.states_with_gradient))
+    bound = int(0.9 * free.bytes_per_state * step.states_with_gradient)
+    memory = measure_step(model, data.planner, graph, trainer.model_copy(update={"memory_bytes": bound}))
     assert memory.bytes_per_state == free.bytes_per_state
     assert memory.max_states == pytest.approx(0.9 * step.states_with_gradient, abs=1)
     assert data.planner.max_states is None, "measuring changes no planner"
     _, bounded = build(replace(setup, memory=memory), setup.members[0], ALONE)
     assert bounded.planned_step((0, 0)).states_with_gradient <= memory.max_states
     with pytest.raises(ConfigError, match=r"trainer\.memory_bytes=100: "):
-        measure_step(model, data.planner, graph, 8, 100)
+        measure_step(model, data.planner, graph, trainer.model_copy(update={"memory_bytes": 100}))
 
 
 def test_segments_share_the_bound(make_model: MakeModel, make_inputs: MakeInputs) -> None:

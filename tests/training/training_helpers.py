@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from hlorank.training.fit import build
 from hlorank.training.methods import METHODS
 from hlorank.training.process_group import ALONE
 from hlorank.training.ranking_module import RankingModule
-from hlorank.training.setup import Member, open_networks
+from hlorank.training.setup import Member, open_setup
 from hlorank.training.step_data import StepData
 from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
 
@@ -26,22 +26,24 @@ class Interrupted(Exception):
     """Raised in place of a crash."""
 
 
-def interrupt(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, when: Callable[[Any], bool]) -> None:
-    """Raise from a method instead of running it, on the first call for which `when(its first argument)` holds."""
-    plain = getattr(owner, name)
+def interrupt(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int | None) -> list[Any]:
+    """Raise from a method instead of running it at one of its calls; return a list that grows by one with each call."""
+    plain, calls = getattr(owner, name), list[Any]()
 
-    def raising(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        if when(self if owner is RankingModule else arguments[0]):
+    def counted(*arguments: Any, **keywords: Any) -> Any:
+        calls.append(None)
+        if len(calls) - 1 == call:
             monkeypatch.setattr(owner, name, plain)
             raise Interrupted
-        return plain(self, *arguments, **keywords)
+        return plain(*arguments, **keywords)
 
-    monkeypatch.setattr(owner, name, raising)
+    monkeypatch.setattr(owner, name, counted)
+    return calls
 
 
 def open_data(config: Config, held_out: Collection[str] = ()) -> StepData:
     """Return the steps and rankings that a training of the configuration has."""
-    return build(open_networks(config), Member(config.seed, tuple(held_out)), ALONE)[1]
+    return build(open_setup(config), Member(config.seed, tuple(held_out)), ALONE)[1]
 
 
 def planned(model: CostModel, method: str, step: Step, max_states: int | None = None) -> PlannedStep:

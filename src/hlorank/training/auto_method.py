@@ -66,22 +66,19 @@ def _costs(full: Setup, gst: Setup) -> tuple[dict[str, tuple[float, float]], lis
     """
     from hlorank.training.fit import build  # imports Lightning, which takes seconds
 
-    costs, reasons = dict[str, tuple[float, float]](), list[str]()
-    entries, memory_bytes = gst.graphs.store.entries("train"), gst.config.trainer.memory_bytes
-    largest = max(gst.train, key=lambda name: entries[name].nodes)
+    costs, reasons, trainer = dict[str, tuple[float, float]](), list[str](), gst.config.trainer
     keys = [(0, index) for index in range(min(_STEPS, len(gst.train)))]
     for name, setup in (("full", full), ("gst", gst)):
         model, data = build(setup, setup.members[0], ALONE)
         sampled, others = _states(map(data.planned_step, keys))
-        graph = data.train_graph(data.train.index(largest))
         try:
-            memory = measure_step(model, data.planner, graph, data.settings.configs_per_step, memory_bytes)
+            memory = measure_step(model, data.planner, data.largest_graph, trainer)
         except ConfigError as error:
             if name == "gst":
                 raise
             reasons.append(str(error))
             continue
-        passes = _WITH_GRADIENT if sampled <= memory_bytes / memory.bytes_per_state else _IN_PARTS
+        passes = _WITH_GRADIENT if sampled <= trainer.memory_bytes / memory.bytes_per_state else _IN_PARTS
         costs[name] = sampled * passes, others
     costs["gst_e"] = costs["gst"]
     return costs, reasons, model

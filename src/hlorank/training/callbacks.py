@@ -1,4 +1,4 @@
-"""Lightning callbacks of a training: history, early ends, averaged weights, checkpoints and their identity."""
+"""What a training adds to Lightning: history, early ends, averaged weights, checkpoints and their identity."""
 
 from __future__ import annotations
 
@@ -81,42 +81,28 @@ class EpochHistory(Callback):
         log.info("epoch %d of %d: loss %.4f%s", row["epoch"], trainer.max_epochs, row["train_loss"], shown)
 
 
-class ProgressBar(RichProgressBar):
-    """Progress bar with the last epoch's validation Kendall tau: a terminal of 80 columns has no room for more."""
-
-    def get_metrics(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> dict[str, Any]:
-        """Return Kendall tau, once it is known, by a short name."""
-        tau = trainer.progress_bar_metrics.get(str(pl_module.tau_metric))
-        return {} if tau is None else {"valid tau": tau}
-
-
-class CheckpointIdentity(Callback):
-    """Identity of the training that a checkpoint belongs to, so that no other training continues from it."""
+class IdentifiedCheckpoints(TorchCheckpointIO):
+    """Checkpoints with the identity of their training, each written in one step, where Lightning copies from /tmp."""
 
     def __init__(self, identity: Mapping[str, Any]) -> None:
         self.identity = identity
 
-    def on_save_checkpoint(self, _trainer: Any, _module: Any, checkpoint: dict[str, Any]) -> None:
-        """Add the identity."""
-        checkpoint["identity"] = dict(self.identity)
-
-    def check(self, path: Path) -> None:
-        """Check, before any state is loaded, that a checkpoint is of this training; a DataError has what differs."""
-        found = torch.load(path, weights_only=True, mmap=True).get("identity", {})
-        for name, value in self.identity.items():
-            if name not in found or found[name] != value:
-                remedy = f"remove {path.parent} to train again from the start, or restore what it was made with"
-                raise DataError(name, f"{value!r}, as in this training", f"{found.get(name)!r}; {remedy}", file=path)
-
-
-class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writer of checkpoints that replaces earlier ones in one step, where Lightning copies them from /tmp."""
-
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:  # noqa: ARG002 - Lightning's signature
         """Write a checkpoint; if it cannot be written, the earlier one remains."""
         buffer = BytesIO()  # PyTorch turns errors of files into errors of its own
-        torch.save(checkpoint, buffer)
+        torch.save({**checkpoint, "identity": dict(self.identity)}, buffer)
         write_atomic(Path(path), lambda file: file.write(buffer.getbuffer()))
+
+    def load_checkpoint(self, path: str | Path, *arguments: Any, **keywords: Any) -> dict[str, Any]:
+        """Read a checkpoint of this training; a DataError says what differs in that of another one."""
+        checkpoint: dict[str, Any] = super().load_checkpoint(path, *arguments, **keywords)
+        found = checkpoint.get("identity", {})
+        for name, value in self.identity.items():
+            if name not in found or found[name] != value:
+                remedy = f"remove {Path(path).parent} to train again from the start, or restore what it was made with"
+                expected = f"{value!r}, as in this training"
+                raise DataError(name, expected, f"{found.get(name)!r}; {remedy}", file=Path(path))
+        return checkpoint
 
 
 class Patience(EarlyStopping):
@@ -178,15 +164,5 @@ def callbacks_of(
     if settings.averaging != "none":
         callbacks.append(StepAveraging(settings.averaging, settings.averaging_decay, module.progress, device))
     if progress:
-        callbacks.append(ProgressBar())
+        callbacks.append(RichProgressBar())
     return best, callbacks
-
-
-def check_checkpoint(path: Path, callbacks: Sequence[Callback]) -> Path | None:
-    """Return the path of a checkpoint if there is one, after a check that it belongs to this training."""
-    if not path.exists():
-        return None
-    for callback in callbacks:
-        if isinstance(callback, CheckpointIdentity):
-            callback.check(path)
-    return path

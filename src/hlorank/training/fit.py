@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # Lightning takes seconds to import, which baselines must not
     from lightning.pytorch.callbacks import Callback
     from lightning.pytorch.loggers import Logger
 
+    from hlorank.training.callbacks import IdentifiedCheckpoints
     from hlorank.training.gst.head_finetuning import HeadData, HeadModule
     from hlorank.training.ranking_module import RankingModule
     from hlorank.training.step_data import StepData
@@ -47,22 +48,22 @@ def fit(
     if setup.method is None:
         from hlorank.training.baselines.fit_baseline import fit_baseline
 
-        return fit_baseline(setup) if ranks.first else None
+        return fit_baseline(setup, setup.config.method, setup.config.seed) if ranks.first else None
     if not setup.train:
         log.warning("%s: no graph to train on; the model keeps its initial weights", setup.spec.collection)
         return Trained([initial_model(setup, member) for member in setup.members])
 
-    fitted, several = list[_Fitted](), len(setup.members) > 1
-    for number, member in enumerate(setup.members):  # a complete one continues after its last epoch
+    fitted, several = list[Trained](), len(setup.members) > 1
+    for number in range(len(setup.members)):  # a complete one continues after its last epoch
         if several:
             log.info("member %d of %d", number + 1, len(setup.members))
         own_logger = logger(f"member_{number}" if several else "")
-        fitted.append(_fit_member(setup, number, member, ranks, folder / str(number), own_logger, callbacks))
+        fitted.append(_fit_member(setup, number, ranks, folder / str(number), own_logger, callbacks))
     if not ranks.first:
         return None
     taus = [one.tau for one in fitted if one.tau is not None]
     trained = Trained(
-        members=[one.model for one in fitted],
+        [model for one in fitted for model in one.members],
         steps=sum(one.steps for one in fitted),
         history=[{"member": number, **row} for number, one in enumerate(fitted) for row in one.history],
         tau=float(np.mean(taus)) if taus else None,
@@ -98,51 +99,36 @@ def build(setup: Setup, member: Member, ranks: ProcessGroup) -> tuple[CostModel,
     return model, StepData(setup, member, StepPlanner.of(model, setup.method, max_states), ranks)
 
 
-class _Fitted(NamedTuple):
-    """A trained member: the network with the weights of its best epoch, and how it got them."""
-
-    model: CostModel
-    steps: int
-    tau: float | None
-    history: list[dict[str, Any]]
-    seconds: float
-
-
 def _fit_member(
-    setup: Setup,
-    number: int,
-    member: Member,
-    ranks: ProcessGroup,
-    folder: Path,
-    logger: Logger | None,
-    callbacks: Sequence[Callback],
-) -> _Fitted:
-    """Train one member, from the last complete epoch of an interrupted training if any."""
-    from hlorank.training.callbacks import CheckpointIdentity, EpochHistory
+    setup: Setup, number: int, ranks: ProcessGroup, folder: Path, logger: Logger | None, callbacks: Sequence[Callback]
+) -> Trained:
+    """Train one member, from the last complete epoch of an interrupted training if any, and keep its best epoch."""
+    from hlorank.training.callbacks import EpochHistory, IdentifiedCheckpoints
     from hlorank.training.gst.aggregator import Aggregator
     from hlorank.training.gst.head_finetuning import HeadData, HeadModule
     from hlorank.training.ranking_module import RankingModule
 
     assert setup.method is not None
-    model, data = build(setup, member, ranks)
+    model, data = build(setup, setup.members[number], ranks)
     if not data.valid:
         log.warning("no graph of valid can be ranked: the epoch with the smallest training loss is the best")
     module = RankingModule(setup, data, Aggregator(model, setup.method, setup.config.segments))
-    identity, history = CheckpointIdentity({**setup.identity, "member": number}), EpochHistory()
-    steps, tau = _run(module, data, folder, logger, [identity, history, *callbacks], ranks)
+    checkpoints, history = IdentifiedCheckpoints({**setup.identity, "member": number}), EpochHistory()
+    steps, tau = _run(module, data, folder, checkpoints, logger, [history, *callbacks], ranks)
     if setup.method.finetune_head and setup.graphs.options is not None:
         model.to(ranks.device)  # Lightning leaves it on the CPU
         embeddings = HeadData(model, data, setup.config.evaluate.memory_bytes)
         if ranks.first:
             head = HeadModule(setup, model)
-            _, tau = _run(head, embeddings, folder / "head", logger, [identity], ranks.alone)
-    return _Fitted(model, steps, tau, history.rows, history.seconds)
+            _, tau = _run(head, embeddings, folder / "head", checkpoints, logger, [], ranks.alone)
+    return Trained([model], steps=steps, history=history.rows, tau=tau, seconds=history.seconds)
 
 
 def _run(
     module: RankingModule | HeadModule,
     data: StepData | HeadData,
     folder: Path,
+    checkpoints: IdentifiedCheckpoints,
     logger: Logger | None,
     own: Sequence[Callback],
     ranks: ProcessGroup,
@@ -150,13 +136,13 @@ def _run(
     """Train with Lightning from the last checkpoint, load the best epoch, and return the steps and its Kendall tau."""
     import lightning
 
-    from hlorank.training.callbacks import callbacks_of, check_checkpoint
+    from hlorank.training.callbacks import callbacks_of
 
     settings, validated, shows_progress = module.settings, bool(data.valid), ranks.first and sys.stderr.isatty()
     best, callbacks = callbacks_of(module, folder, own, ranks.device, validated=validated, progress=shows_progress)
     trainer = lightning.Trainer(
         max_epochs=module.epochs,
-        **_placement(ranks),
+        **_placement(ranks, checkpoints),
         use_distributed_sampler=False,  # `data` deals out its items itself
         precision=settings.precision,
         accumulate_grad_batches=settings.graphs_per_step,
@@ -170,40 +156,36 @@ def _run(
         enable_model_summary=False,
         log_every_n_steps=settings.steps_per_epoch,
     )
-    last = check_checkpoint(folder / "last.ckpt", callbacks)
+    last = folder / "last.ckpt"
     with _without_routine_warnings():
         try:
-            trainer.fit(module, datamodule=data, ckpt_path=last, weights_only=True)
+            trainer.fit(module, datamodule=data, ckpt_path=last if last.exists() else None, weights_only=True)
         except SystemExit:  # Lightning ends the process at Ctrl-C
             log.info("interrupted: the same command continues after the last complete epoch")
             raise KeyboardInterrupt from None
-    module.load_state_dict(
-        torch.load(best.best_model_path, weights_only=True, map_location=module.device)["state_dict"]
-    )
+    weights = torch.load(best.best_model_path, weights_only=True, map_location=module.device)["state_dict"]
+    module.load_state_dict(weights)
     return trainer.global_step, float(cast("torch.Tensor", best.best_model_score)) if validated else None
 
 
-def _placement(ranks: ProcessGroup) -> dict[str, Any]:
+def _placement(ranks: ProcessGroup, checkpoints: IdentifiedCheckpoints) -> dict[str, Any]:
     """Return the arguments of Lightning's trainer for the devices of a training."""
     from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
     from lightning.fabric.utilities.rank_zero import rank_zero_only
     from lightning.pytorch.strategies import DDPStrategy
 
-    from hlorank.training.callbacks import AtomicCheckpointIO
-
     device = ranks.device
-    plugins: list[Any] = [AtomicCheckpointIO()]
     if ranks.control is None:
         rank_zero_only.rank = 0  # type: ignore[attr-defined]  # this process logs and saves, also if it is one of several ranks
         devices: Any = 1 if device.index is None else [device.index]
-        return {"accelerator": device.type, "devices": devices, "plugins": plugins}
+        return {"accelerator": device.type, "devices": devices, "plugins": [checkpoints]}
     return {
         "accelerator": device.type,
         "devices": ranks.per_machine,
         "num_nodes": ranks.count // ranks.per_machine,
         # In a step without a graph of its own, a rank uses the head alone.
         "strategy": DDPStrategy(find_unused_parameters=True),
-        "plugins": [*plugins, TorchElasticEnvironment()],
+        "plugins": [checkpoints, TorchElasticEnvironment()],
     }
 
 

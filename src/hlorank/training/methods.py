@@ -6,7 +6,7 @@ A method is data; all share one training step.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,11 +33,7 @@ class Method:
     finetune_head: bool = False
 
     def segment_settings(self, whole_graph: bool) -> set[str]:
-        """Return the keys of the section `segments` that a training reads.
-
-        Args:
-            whole_graph: the graphs are not cut.
-        """
+        """Return the keys of the section `segments` that a training on whole or on cut graphs reads."""
         read = {"configs_per_graph", "redraw_epochs"}
         if whole_graph:
             return read
@@ -66,22 +62,17 @@ AUTO = "auto"
 """Name that stands for the method which suits the data; see `hlorank.training.auto_method`."""
 
 
-class SegmentSample(NamedTuple):
-    """Random choices of one step among the J segments of a graph.
+def sample_segments(
+    rng: np.random.Generator, segments: int, count: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Draw `count` segments uniformly without replacement, all if there are no more, and a number in [0, 1) for each.
 
-    Attributes:
-        with_gradient: (S,) int64, the segments that are computed with gradient, increasing.
-        draws: (J,) float64, uniform in [0, 1), which decide on stale-embedding dropout.
+    Returns:
+        (count,) the segments that are computed with gradient, increasing; (segments,) what decides on stale-embedding
+        dropout.
     """
-
-    with_gradient: NDArray[np.int64]
-    draws: NDArray[np.float64]
-
-
-def sample_segments(rng: np.random.Generator, segments: int, count: int) -> SegmentSample:
-    """Draw `count` segments uniformly without replacement, all of them if there are no more."""
     with_gradient = np.sort(rng.choice(segments, size=min(count, segments), replace=False))
-    return SegmentSample(with_gradient, rng.random(segments))
+    return with_gradient, rng.random(segments)
 
 
 def segment_weights(

@@ -13,12 +13,12 @@ from hlorank.config import Config, ConfigError
 from hlorank.data.splits import make_folds
 from hlorank.files import code_digest, counted, flatten
 from hlorank.models.baselines.baseline import BASELINES
-from hlorank.training.baselines.fit_baseline import check_baseline, settings_of
+from hlorank.training.baselines.fit_baseline import RECIPES, check_baseline
 from hlorank.training.losses import make_loss
-from hlorank.training.methods import AUTO
+from hlorank.training.methods import AUTO, Method
 from hlorank.training.process_group import ALONE, ProcessGroup
 from hlorank.training.sampling import Stream, seed_sequence
-from hlorank.training.setup import Member, Setup, open_baseline, open_networks
+from hlorank.training.setup import Member, Setup, open_setup
 from hlorank.training.step_plans import StepMemory, measure_step
 from hlorank.version import __version__
 
@@ -50,10 +50,10 @@ def prepare(config: Config, ranks: ProcessGroup) -> Setup:
 
 def _prepare_baseline(config: Config) -> Setup:
     check_baseline(config.method, config.collection)
-    setup = open_baseline(config)
+    setup, read = open_setup(config), set(RECIPES[config.method].settings)
     settings = {
         **config.model_dump(mode="json", include={"collection", "method", "seed"}),
-        "baseline": config.baseline.model_dump(mode="json", include=settings_of(config.method)),
+        "baseline": config.baseline.model_dump(mode="json", include=read),
         "trainer": config.trainer.model_dump(mode="json", include={"validation_configs"}),
     }
     return replace(setup, settings=settings, identity={**flatten(settings), **_origin(setup)})
@@ -69,18 +69,24 @@ def _prepare_networks(config: Config, ranks: ProcessGroup) -> Setup:
     if config.method == AUTO:
         from hlorank.training.auto_method import choose_method
 
-        whole, segmented = (open_networks(config.model_copy(update={"method": name})) for name in ("full", "gst"))
+        whole, segmented = (open_setup(config.model_copy(update={"method": name})) for name in ("full", "gst"))
         config = config.model_copy(update={"method": choose_method(whole, segmented)})
-    setup = open_networks(config)
+    setup = open_setup(config)
     setup = replace(setup, members=_members(setup))
     _check_graphs(setup, ranks)
-    setup = replace(setup, memory=_check_networks(setup))
-    settings = _settings(setup)
+    method, memory = _check_networks(setup)
+    sections = {"collection", "method", "seed", "model", "loss", "trainer", "ensemble"}
+    sections |= {"baseline"} if config.ensemble.baselines else set()
+    segments = method.segment_settings(whole_graph=setup.graphs.options is None)
+    settings = {
+        **config.model_dump(mode="json", include=sections),
+        "segments": config.segments.model_dump(mode="json", include=segments),
+    }
     hardware = _HARDWARE if config.model.dropout > 0 else _HARDWARE | _MASKS
     trainer = {key: value for key, value in settings["trainer"].items() if key not in hardware}
-    read = {key: section for key, section in settings.items() if key != "evaluate"}
-    identity = {"partition": setup.graphs.partition, **flatten({**read, "trainer": trainer}), **_origin(setup)}
-    return replace(setup, settings=settings, identity=identity)
+    identity = {"partition": setup.graphs.partition, **flatten({**settings, "trainer": trainer}), **_origin(setup)}
+    settings["evaluate"] = config.evaluate.model_dump(mode="json", include={"memory_bytes"})
+    return replace(setup, memory=memory, settings=settings, identity=identity)
 
 
 def _members(setup: Setup) -> list[Member]:
@@ -129,7 +135,7 @@ def _check_graphs(setup: Setup, ranks: ProcessGroup) -> None:
         )
 
 
-def _check_networks(setup: Setup) -> StepMemory | None:
+def _check_networks(setup: Setup) -> tuple[Method, StepMemory | None]:
     """Build a network and all that its steps need, and measure a step on the largest graph, for all members."""
     from hlorank.training.fit import build
     from hlorank.training.gst.aggregator import Aggregator
@@ -141,29 +147,10 @@ def _check_networks(setup: Setup) -> StepMemory | None:
     make_loss(config.loss)
     if (table := Aggregator(model, method, config.segments).table) is not None:
         table.check_budget(data.table_entries())
-    if not setup.train:
-        return None
-    entries = setup.graphs.store.entries("train")
-    largest = max(setup.train, key=lambda name: entries[name].nodes)
-    graph, trainer = data.train_graph(data.train.index(largest)), config.trainer
-    return measure_step(model, data.planner, graph, trainer.configs_per_step, trainer.memory_bytes)
-
-
-def _settings(setup: Setup) -> dict[str, Any]:
-    """Return the settings that the training of networks reads, by section."""
-    config, method = setup.config, setup.method
-    assert method is not None
-    sections = {"collection", "method", "seed", "model", "loss", "trainer", "ensemble"}
-    sections |= {"baseline"} if config.ensemble.baselines else set()
-    segments = method.segment_settings(whole_graph=setup.graphs.options is None)
-    return {
-        **config.model_dump(mode="json", include=sections),
-        "segments": config.segments.model_dump(mode="json", include=segments),
-        "evaluate": config.evaluate.model_dump(mode="json", include={"memory_bytes"}),
-    }
+    return method, measure_step(model, data.planner, data.largest_graph, config.trainer) if setup.train else None
 
 
 def _origin(setup: Setup) -> Mapping[str, Any]:
-    """Return what else than settings the result depends on: the data, and the code with that of plugins."""
+    """Return what a result depends on besides settings: the data, and the code with that of plugins."""
     code = code_digest(*_CODE)[:16]
     return {"data": setup.spec.data, "version": __version__, "code": code, **setup.spec.plugins}

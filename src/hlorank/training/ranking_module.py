@@ -114,7 +114,7 @@ class RankingModule(lightning.LightningModule):
             scores = score_configurations(self.model, graph, chosen, self._memory_bytes, self._validation_plans)
             tau = self.ranks.count * kendall_tau(scores, labels)  # as in a training step
         tensor = torch.tensor(tau, device=self.device)  # NCCL adds up what is on a GPU only
-        self.log(VALID_TAU, tensor, on_step=False, on_epoch=True, prog_bar=True, batch_size=1, sync_dist=True)
+        self.log(VALID_TAU, tensor, on_step=False, on_epoch=True, batch_size=1, sync_dist=True)
 
     @property
     def max_steps(self) -> int:

@@ -1,4 +1,4 @@
-"""What goes into a training, and what comes out: `prepare` completes a Setup, and `fit` makes Trained of it."""
+"""Input and result of a training: `prepare` completes a Setup, and `fit` makes Trained of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hlorank.config import Config, find
 from hlorank.config.extension_point import plugin_digests
 from hlorank.data.collection import Collection
 from hlorank.files import fingerprint
-from hlorank.models.baselines.baseline import BaselineSpec, save_baseline
+from hlorank.models.baselines.baseline import BASELINES, BaselineSpec, save_baseline
 from hlorank.models.baselines.predictors import Predictor
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphLoader
@@ -43,8 +43,6 @@ class Setup:
     Attributes:
         config: the whole configuration, with the chosen method in place of auto.
         method: None for a baseline.
-        graphs: the graphs, whole or cut into segments.
-        spec: describes the model.
         train, valid: the graphs of train that can be trained on, and those of valid that validation ranks.
         members: the networks; empty for a baseline.
         memory: of a step of any member; None without networks or without graphs.
@@ -74,50 +72,35 @@ class Setup:
         return fingerprint({name: value for name, value in self.identity.items() if name not in code})
 
 
-def open_networks(config: Config) -> Setup:
-    """Open the graphs of a method, whole or cut into segments, and describe the model that is trained on them."""
-    method = find(METHODS, "method", config.method)
-    graphs, facts = _open(config, method)
+def open_setup(config: Config) -> Setup:
+    """Open the graphs of a training, whole or cut into segments, and describe the model that is trained on them."""
+    collection = Collection.parse(config.collection)
+    method = None if config.method in BASELINES else find(METHODS, "method", config.method)
+    whole = method is None or method.whole_graph or collection.kind == "tile"
+    segments = None if whole else Path(config.paths.segments) / collection.path
+    graphs = GraphLoader(Path(config.paths.features) / collection.path, segments)
+    facts: dict[str, Any] = {"collection": str(collection), "method": config.method, "data": graphs.fingerprint}
+    facts |= {"steps": 0, "version": __version__, "features": graphs.store.spec}
+    train, valid = graphs.store.trainable("train"), graphs.store.trainable("valid")
+    valid = rankable_graphs(graphs.store, "valid", valid, config.trainer.validation_configs)
+    if method is None:
+        return Setup(config, None, graphs, BaselineSpec(**facts, settings=config.baseline), train, valid)
     spec = ModelSpec(
         **facts,
         model=config.model,
         aggregation=config.segments.aggregation,
-        whole_graph=graphs.options is None,
+        whole_graph=whole,
         partition=graphs.options or config.partition,
         partition_fingerprint=graphs.partition,
         members=config.ensemble.seeds * config.ensemble.folds,
         plugins=plugin_digests(config.plugin_modules),
     )
-    return Setup(config, method, graphs, spec, *_usable_graphs(config, graphs), members=[Member(config.seed)])
-
-
-def open_baseline(config: Config) -> Setup:
-    """Open whole graphs, and describe the baseline that is fitted to them."""
-    graphs, facts = _open(config, None)
-    spec = BaselineSpec(**facts, settings=config.baseline)
-    return Setup(config, None, graphs, spec, *_usable_graphs(config, graphs))
-
-
-def _open(config: Config, method: Method | None) -> tuple[GraphLoader, dict[str, Any]]:
-    """Open the graphs of a collection, and return the facts that specifications of all models have."""
-    collection = Collection.parse(config.collection)
-    whole = method is None or method.whole_graph or collection.kind == "tile"
-    segments = None if whole else Path(config.paths.segments) / collection.path
-    graphs = GraphLoader(Path(config.paths.features) / collection.path, segments)
-    facts = {"collection": str(collection), "method": config.method, "data": graphs.fingerprint, "steps": 0}
-    return graphs, {**facts, "version": __version__, "features": graphs.store.spec}
-
-
-def _usable_graphs(config: Config, graphs: GraphLoader) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the graphs that can be trained on, and those of valid that validation ranks."""
-    store = graphs.store
-    valid = rankable_graphs(store, "valid", store.trainable("valid"), config.trainer.validation_configs)
-    return store.trainable("train"), valid
+    return Setup(config, method, graphs, spec, train, valid, members=[Member(config.seed)])
 
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """Result of a training.
+    """Result of a training, or of one of its members.
 
     Attributes:
         members: networks, with the weights of their best epochs.

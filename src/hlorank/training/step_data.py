@@ -81,6 +81,12 @@ class StepData(lightning.LightningDataModule):
         """Open one of the graphs of `train`."""
         return self._open("train", self.train[number])
 
+    @property
+    def largest_graph(self) -> GraphInputs:
+        """The graph of `train` with the most nodes."""
+        entries = self._entries("train")
+        return self._open("train", max(self.train, key=lambda name: entries[name].nodes))
+
     def working_set(self, number: int, epoch: int) -> Targets:
         """Return the targets of a graph of `train` that an epoch trains on; drawn again every `redraw_epochs`."""
         chosen, labels = self.train_graph(number).targets
@@ -98,8 +104,8 @@ class StepData(lightning.LightningDataModule):
         rng = generator(self.seed, Stream.STEP, epoch, index)
         chosen, labels = self.working_set(number, epoch)
         drawn = self.sampler(rng, labels, min(self.settings.configs_per_step, len(chosen)))
-        sample = sample_segments(rng, len(graph.segments), self.segments.sampled)
-        return Step(graph, number, chosen[drawn], labels[drawn], *sample)
+        segments = sample_segments(rng, len(graph.segments), self.segments.sampled)
+        return Step(graph, number, chosen[drawn], labels[drawn], *segments)
 
     def ranking(self, number: int) -> Ranking:
         """Return a graph of `valid`, and the targets that every validation ranks."""
@@ -186,10 +192,8 @@ class StepData(lightning.LightningDataModule):
 
     def val_dataloader(self) -> DataLoader[Any]:
         """Return one item for each validation graph."""
-        return ordered(self._own_ranking, range(len(self.valid)))
-
-    def _own_ranking(self, number: int) -> Ranking | Idle:
-        return self.ranking(number) if self._valid_owners[number] == self.ranks.number else Idle()
+        own = self._valid_owners == self.ranks.number
+        return ordered(lambda number: self.ranking(number) if own[number] else Idle(), range(len(self.valid)))
 
     def transfer_batch_to_device(
         self, batch: PlannedStep | Ranking | Idle | Exception, device: torch.device, _: int
@@ -219,13 +223,9 @@ def ordered(
         batch_size=None,
         sampler=keys,
         num_workers=workers,
-        collate_fn=_unchanged,
+        # PyTorch's default would turn arrays into tensors, and memory maps cannot be indexed with those.
+        collate_fn=lambda item: item,
         pin_memory=pin_memory,
         persistent_workers=workers > 0,
         multiprocessing_context="fork" if workers else None,
     )
-
-
-def _unchanged(item: Any) -> Any:
-    # PyTorch's default would turn arrays into tensors, and memory maps cannot be indexed with those.
-    return item

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hlorank.config import ConfigError
+from hlorank.config import ConfigError, TrainerConfig
 from hlorank.files import counted
 from hlorank.models.compression.build_plan import dense_states
 from hlorank.models.compression.declarations import Mixing, Recipe
@@ -232,26 +232,24 @@ class StepMemory(NamedTuple):
     max_states: int
 
 
-def measure_step(
-    model: CostModel, planner: StepPlanner, graph: GraphInputs, configurations: int, memory_bytes: int
-) -> StepMemory:
+def measure_step(model: CostModel, planner: StepPlanner, graph: GraphInputs, settings: TrainerConfig) -> StepMemory:
     """Measure the smallest step on the largest graph, on the CPU; a ConfigError says that it takes more memory.
 
-    It has the segment with the most nodes under what cannot be divided: all `configurations` of a step if a layer mixes
+    It has the segment with the most nodes under what cannot be divided: all configurations of a step if a layer mixes
     them, and one otherwise.
     """
     j = int(np.argmax([segment.nodes for segment in graph.segments]))
-    count = configurations if Mixing.CONFIGURATIONS in model.recipe.mixing else 1
+    count = settings.configs_per_step if Mixing.CONFIGURATIONS in model.recipe.mixing else 1
     chosen, labels = graph.targets
     step = Step(graph, 0, chosen[:count], labels[:count], np.array([j]), np.ones(len(graph.segments)))
     planned = replace(planner, drop_edge=0.0)(step)
     per_state = bytes_per_state(model, planned)
-    if (needed := int(per_state * planned.states_with_gradient)) > memory_bytes:
+    if (needed := int(per_state * planned.states_with_gradient)) > settings.memory_bytes:
         single = len(graph.segments) == 1
         which = "" if single else f"a segment of {graph.segments[j].nodes} nodes of "
         remedy = "set method to gst" if single else "lower partition.max_nodes"
         raise ConfigError(
-            f"trainer.memory_bytes={memory_bytes}: {which}the graph {graph.features.name}, under "
+            f"trainer.memory_bytes={settings.memory_bytes}: {which}the graph {graph.features.name}, under "
             f"{counted(count, 'configuration')}, needs about {needed}; {remedy}, or raise it"
         )
-    return StepMemory(per_state, int(memory_bytes / per_state))
+    return StepMemory(per_state, int(settings.memory_bytes / per_state))

@@ -38,7 +38,7 @@ every_baseline = pytest.mark.parametrize("method", [*map(with_library, BASELINES
 
 
 def fitted(config: Config) -> Trained:
-    return fit_baseline(prepare(config, ALONE))
+    return fit_baseline(prepare(config, ALONE), config.method, config.seed)
 
 
 def scores_of(trained: Trained, store: FeatureStore, split: str, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -170,6 +170,6 @@ def test_nothing_to_train_on(
 
 
 def test_a_library_that_is_not_installed(small: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hlorank.training.baselines.fit_trees.find_spec", lambda name: None)
+    monkeypatch.setattr("hlorank.training.baselines.fit_baseline.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"method=xgboost: .*pip install 'hlorank\[rivals\]'"):
         prepare(small(method="xgboost"), ALONE)

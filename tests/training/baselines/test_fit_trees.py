@@ -62,7 +62,7 @@ def test_graphs_have_equal_weights(
     counts = [min(30, len(store.open("train", name).targets()[0])) for name in names]
     assert len(sample.x) == len(sample.y) == len(sample.weight) == sum(counts)
     assert sample.counts.tolist() == counts
-    assert [len(sample.y[rows]) for rows in sample.graphs] == counts
+    assert [*map(len, sample.split(sample.y))] == counts
     assert sample.weight.mean() == pytest.approx(1)
     sums = [weight.sum() for weight in np.split(sample.weight, np.cumsum(counts)[:-1])]
     assert sums == pytest.approx([sum(counts) / len(names)] * len(names))
@@ -138,7 +138,7 @@ def test_xgboost_learns_an_order_within_graphs_and_its_trees_score_as_it_does(
         expected = -boosters[0].inplace_predict(x, iteration_range=(0, count))
         np.testing.assert_allclose(staged[:, count], expected, rtol=1e-5, atol=1e-5)
     assert json.loads(boosters[0].save_config())["learner"]["objective"]["name"] == "rank:pairwise"
-    taus = [kendall_tau(staged[rows, -1], y[rows]) for rows in sample.graphs]
+    taus = [kendall_tau(*pair) for pair in zip(sample.split(staged[:, -1]), sample.split(y), strict=True)]
     assert min(taus) > 0.8
     assert fit.candidates[-1].train_loss == pytest.approx(1 - np.mean(taus))
     monkeypatch.setattr(fit_trees_module, "trees_of_xgboost", lambda trees: Trees.none())

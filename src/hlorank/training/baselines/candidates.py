@@ -1,19 +1,16 @@
-"""Results of fitting a baseline, and the baselines that need no fitting."""
+"""Results of fitting a baseline."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.config import BaselineConfig
-from hlorank.featurize.feature_store import FeatureStore
-from hlorank.models.baselines.pooled_features import PooledGraph, changed_column, pooled_columns
-from hlorank.models.baselines.predictors import Linear, Predictor, RandomRanker
-from hlorank.models.serialization import input_sizes
+from hlorank.models.baselines.pooled_features import PooledGraph
+from hlorank.models.baselines.predictors import Predictor, Trees
 
 MAX_ROWS = 250_000
 """Rows, over all graphs, that a baseline is fitted to at most: about a gigabyte, whatever the number of graphs."""
@@ -34,45 +31,21 @@ class Candidate(NamedTuple):
     """
 
     predictor: Predictor
-    epoch: int
-    steps: int
-    train_loss: float | None
+    epoch: int = 1
+    steps: int = 1
+    train_loss: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """Candidates, and the cost of fitting them.
-
-    Attributes:
-        scores: function of a graph and distinct configurations to (configurations, candidates) float64, larger =
-            slower.
-        step_seconds: time of one step; None for a rule, which takes none.
-    """
+    """Candidates, the time of a step, None for a rule, and all trees where a candidate is some of them."""
 
     candidates: Sequence[Candidate]
-    scores: Callable[[PooledGraph, NDArray[np.int64]], NDArray[np.float64]]
-    step_seconds: float | None
+    step_seconds: float | None = None
+    trees: Trees | None = None
 
-
-def random_scores(store: FeatureStore, names: Sequence[str], settings: BaselineConfig, seed: int) -> Fit:  # noqa: ARG001 - not fitted
-    """Return random scores, drawn from the seed."""
-    return _rule(RandomRanker(np.array([seed], dtype=np.int64)))
-
-
-def changed_share(store: FeatureStore, names: Sequence[str], settings: BaselineConfig, seed: int) -> Fit:  # noqa: ARG001 - not fitted
-    """Return the rank by configurable nodes with an unusual layout as score: the default configuration is first."""
-    sizes = input_sizes(store.spec)
-    return _rule(Linear.of_column(changed_column(sizes), pooled_columns(sizes)))
-
-
-def _rule(predictor: Predictor) -> Fit:
-    return one_by_one([Candidate(predictor, epoch=1, steps=1, train_loss=None)], step_seconds=None)
-
-
-def one_by_one(candidates: Sequence[Candidate], step_seconds: float | None) -> Fit:
-    """Return candidates that share nothing, so that each scores by itself."""
-
-    def scores(graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        return np.stack([candidate.predictor.score(graph, rows) for candidate in candidates], axis=1)
-
-    return Fit(candidates, scores, step_seconds)
+    def scores(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Score distinct configurations by each candidate, (configurations, candidates) float64, larger = slower."""
+        if self.trees is not None:
+            return self.trees.staged(graph.rows(rows))[:, [candidate.steps for candidate in self.candidates]]
+        return np.stack([candidate.predictor.score(graph, rows) for candidate in self.candidates], axis=1)

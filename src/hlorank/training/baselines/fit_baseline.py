@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,16 +25,27 @@ from hlorank.models.baselines.baseline import (
     RANDOM,
     XGBOOST,
 )
-from hlorank.models.baselines.pooled_features import PooledGraph, pooled_columns
-from hlorank.models.baselines.predictors import Analytical, Linear, Predictor, Trees
+from hlorank.models.baselines.pooled_features import PooledGraph, changed_column, pooled_columns
+from hlorank.models.baselines.predictors import Analytical, Linear, Predictor, RandomRanker, Trees
 from hlorank.models.serialization import input_sizes
-from hlorank.training.baselines.candidates import Candidate, Fit, changed_share, random_scores
+from hlorank.training.baselines.candidates import Candidate, Fit
 from hlorank.training.baselines.fit_linear import fit_analytical, fit_linear
-from hlorank.training.baselines.fit_trees import check_xgboost, fit_trees, fit_xgboost
+from hlorank.training.baselines.fit_trees import fit_trees, fit_xgboost
 from hlorank.training.sampling import validation_targets
 from hlorank.training.setup import Setup, Trained
 
 log = logging.getLogger(__name__)
+
+
+def random_scores(store: FeatureStore, names: Sequence[str], settings: BaselineConfig, seed: int) -> Fit:  # noqa: ARG001 - not fitted
+    """Return random scores, drawn from the seed."""
+    return Fit([Candidate(RandomRanker(np.array([seed], dtype=np.int64)))])
+
+
+def changed_share(store: FeatureStore, names: Sequence[str], settings: BaselineConfig, seed: int) -> Fit:  # noqa: ARG001 - not fitted
+    """Return the rank by configurable nodes with an unusual layout as score: the default configuration is first."""
+    sizes = input_sizes(store.spec)
+    return Fit([Candidate(Linear.of_column(changed_column(sizes), pooled_columns(sizes)))])
 
 
 class FitRecipe(NamedTuple):
@@ -41,8 +53,7 @@ class FitRecipe(NamedTuple):
 
     Attributes:
         fit: function of the store, the names of training graphs, the settings and the seed.
-        untrained: function of the number of columns, for a collection without graphs to train on; None for a rule,
-            which needs none.
+        untrained: function of the number of columns, for a collection without graphs to train on; None for a rule.
         settings: keys of the section `baseline` that it reads.
     """
 
@@ -65,74 +76,36 @@ RECIPES: Mapping[str, FitRecipe] = MappingProxyType(
 )
 
 
-def settings_of(method: str) -> set[str]:
-    """Return the keys of the section `baseline` that a baseline reads."""
-    return set(RECIPES[method].settings)
-
-
 def check_baseline(method: str, collection: str) -> None:
-    """Check that a baseline can be fitted.
-
-    Raises:
-        ConfigError: its library is not installed, or it is not one for the kind of the collection.
-    """
-    if method == XGBOOST:
-        check_xgboost()
+    """Check that the library of a baseline is installed, and that it is one for the kind of the collection."""
+    if method == XGBOOST and find_spec("xgboost") is None:
+        remedy = "pip install 'hlorank[rivals]', or set method to gradient_boosting, which needs no extra"
+        raise ConfigError(f"method=xgboost: the library is not installed; {remedy}")
     if method in LAYOUT_BASELINES and Collection.parse(collection).kind == "tile":
         others = ", ".join(name for name in BASELINES if name not in LAYOUT_BASELINES)
-        raise ConfigError(
-            f"method={method}: it reads layouts, which {collection} has not; set method to one of {others}, or "
-            "collection to one of layouts"
-        )
+        remedy = f"set method to one of {others}, or collection to one of layouts"
+        raise ConfigError(f"method={method}: it reads layouts, which {collection} has not; {remedy}")
 
 
-class Fitted(NamedTuple):
-    """The best candidate of a baseline, and a row for each candidate."""
+def fit_baseline(setup: Setup, method: str, seed: int) -> Trained:
+    """Fit a baseline to the graphs of train, and keep the candidate that is best on those of valid.
 
-    best: Candidate
-    tau: float | None
-    history: list[dict[str, Any]]
-
-
-def fit_baseline(setup: Setup) -> Trained:
-    """Fit the baseline of a setup; the same seed gives the same bytes, and an interrupted fit starts again."""
-    method, started = setup.config.method, time.perf_counter()
-    untrained = RECIPES[method].untrained
-    if not setup.train and untrained is not None:
-        log.warning(
-            "%s: no graph to train on; the model gives all configurations the same score", setup.spec.collection
-        )
-        predictor = untrained(pooled_columns(input_sizes(setup.graphs.store.spec)))
-        return Trained(predictors=[(method, predictor)], seconds=time.perf_counter() - started)
-    best, tau, history = fit_candidates(setup, method, setup.config.seed)
-    for row in history:
-        words = {"train_loss": "loss", "valid_kendall_tau": "validation Kendall tau"}
-        shown = ", ".join(f"{word} {row[key]:.4f}" for key, word in words.items() if row[key] is not None)
-        log.info("epoch %d of %d: %s", row["epoch"], history[-1]["epoch"], shown)
-    if not setup.valid:
-        log.warning("no graph of valid can be ranked: the candidate with the smallest training loss is kept")
-    return Trained(
-        predictors=[(method, best.predictor)],
-        steps=best.steps,
-        history=history,
-        tau=tau,
-        seconds=time.perf_counter() - started,
-    )
-
-
-def fit_candidates(setup: Setup, method: str, seed: int) -> Fitted:
-    """Fit a baseline to the graphs of train, and choose among its candidates on those of valid.
-
-    Returns:
-        The best candidate, its validation Kendall tau, and a row of each candidate: epoch, train_loss (None for a
-        rule), valid_kendall_tau (None without validation graphs), step_seconds (None for a rule), seconds.
+    The same seed gives the same bytes, and an interrupted fit starts again. The history has a row for each candidate:
+    epoch, train_loss (None for a rule), valid_kendall_tau (None without validation graphs), step_seconds (None for a
+    rule), seconds.
     """
     store, config, started = setup.graphs.store, setup.config, time.perf_counter()
-    fit = RECIPES[method].fit(store, setup.train, config.baseline, seed)
+    recipe = RECIPES[method]
+    if not setup.train and recipe.untrained is not None:
+        log.warning("%s: no graph to train on; the model gives all configurations the same score", config.collection)
+        predictor = recipe.untrained(pooled_columns(input_sizes(store.spec)))
+        return Trained(predictors=[(method, predictor)], seconds=time.perf_counter() - started)
+    fit = recipe.fit(store, setup.train, config.baseline, seed)
     taus = _validate(fit, store, setup.valid, config.trainer.validation_configs)
-    # Without validation graphs the best has the smallest training loss.
-    merits = [-(one.train_loss or 0.0) if tau is None else tau for one, tau in zip(fit.candidates, taus, strict=True)]
-    best = max(range(len(merits)), key=merits.__getitem__)
+    if not setup.valid:
+        log.warning("no graph of valid can be ranked: the candidate with the smallest training loss is kept")
+    both = list(zip(fit.candidates, taus, strict=True))
+    best, tau = max(both, key=lambda pair: -(pair[0].train_loss or 0.0) if pair[1] is None else pair[1])
     seconds, last = time.perf_counter() - started, fit.candidates[-1].steps
     history = [
         {
@@ -142,9 +115,11 @@ def fit_candidates(setup: Setup, method: str, seed: int) -> Fitted:
             "step_seconds": fit.step_seconds,
             "seconds": seconds - (last - candidate.steps) * (fit.step_seconds or 0.0),  # it takes fewer steps
         }
-        for candidate, tau in zip(fit.candidates, taus, strict=True)
+        for candidate, tau in both
     ]
-    return Fitted(fit.candidates[best], taus[best], history)
+    shown = "unknown" if tau is None else f"{tau:.4f}"
+    log.info("%s: candidate %d of %d, validation Kendall tau %s", method, best.epoch, fit.candidates[-1].epoch, shown)
+    return Trained((), [(method, best.predictor)], steps=best.steps, history=history, tau=tau, seconds=seconds)
 
 
 def _validate(fit: Fit, store: FeatureStore, valid: Sequence[str], max_targets: int) -> list[float | None]:

@@ -17,7 +17,7 @@ from hlorank.models.baselines.copied_bytes import COPY_COLUMNS
 from hlorank.models.baselines.pooled_features import PooledGraph, pooled_columns
 from hlorank.models.baselines.predictors import Analytical, Linear
 from hlorank.models.serialization import input_sizes
-from hlorank.training.baselines.candidates import Candidate, Fit, one_by_one, rows_of_each
+from hlorank.training.baselines.candidates import Candidate, Fit, rows_of_each
 from hlorank.training.sampling import Stream, generator
 
 log = logging.getLogger(__name__)
@@ -39,8 +39,7 @@ def fit_linear(store: FeatureStore, names: Sequence[str], settings: BaselineConf
     sign = np.where(np.arange(len(signed)) % 2, -1, 1)
     signed *= sign[:, None] / scale
     log.info("fitting weights of %d strengths to %d pairs of %d columns", len(settings.strengths), *signed.shape)
-    candidates = list[Candidate]()
-    start = time.perf_counter()
+    candidates, start = list[Candidate](), time.perf_counter()
     for number, strength in enumerate(settings.strengths, 1):
         # Newton's method reaches the minimum in about five iterations for any strength; lbfgs may stop earlier.
         classifier = LogisticRegression(C=1 / (strength * len(sign)), fit_intercept=False, solver="newton-cholesky")
@@ -48,8 +47,7 @@ def fit_linear(store: FeatureStore, names: Sequence[str], settings: BaselineConf
         weight = classifier.coef_[0]
         loss = float(np.logaddexp(0, -sign * (signed @ weight)).mean())
         candidates.append(Candidate(Linear(weight, scale), number, int(classifier.n_iter_[0]), loss))
-    seconds = (time.perf_counter() - start) / sum(candidate.steps for candidate in candidates)
-    return one_by_one(candidates, seconds)
+    return Fit(candidates, (time.perf_counter() - start) / sum(candidate.steps for candidate in candidates))
 
 
 def draw_differences(store: FeatureStore, names: Sequence[str], pairs: int, seed: int) -> NDArray[np.float64]:
@@ -99,8 +97,7 @@ def fit_analytical(store: FeatureStore, names: Sequence[str], settings: Baseline
     scale[scale == 0] = 1
     scale[-1] = 1
     log.info("fitting weights of %d strengths to %d rows", len(settings.strengths), len(system))
-    candidates = list[Candidate]()
-    start = time.perf_counter()
+    candidates, start = list[Candidate](), time.perf_counter()
     # The triangle of a QR decomposition has the same sums of squares.
     triangle = np.asarray(np.linalg.qr(system / scale, mode="r"))
     for number, strength in enumerate(settings.strengths, 1):
@@ -109,8 +106,7 @@ def fit_analytical(store: FeatureStore, names: Sequence[str], settings: Baseline
         weight, _ = nnls(left, np.append(triangle[:, -1], np.zeros(COPY_COLUMNS)))
         loss = float(np.mean((system[:, -1] - (system[:, :-1] / scale[:-1]) @ weight) ** 2))
         candidates.append(Candidate(Analytical(weight / scale[:-1]), number, 1, loss))
-    seconds = (time.perf_counter() - start) / len(candidates)
-    return one_by_one(candidates, seconds)
+    return Fit(candidates, (time.perf_counter() - start) / len(candidates))
 
 
 def _equations(store: FeatureStore, name: str, most: int) -> NDArray[np.float64]:

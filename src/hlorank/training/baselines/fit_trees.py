@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from hlorank.config import BaselineConfig, ConfigError
+from hlorank.config import BaselineConfig
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.metrics import kendall_tau
 from hlorank.models.baselines.pooled_features import PooledGraph
@@ -51,11 +50,9 @@ class Sample(NamedTuple):
         weights: NDArray[np.float64] = np.repeat(self.counts.mean() / self.counts, self.counts)
         return weights
 
-    @property
-    def graphs(self) -> Iterator[slice]:
-        """The rows of each graph."""
-        ends = np.cumsum(self.counts).tolist()
-        return (slice(end - count, end) for end, count in zip(ends, self.counts.tolist(), strict=True))
+    def split(self, rows: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return the rows of each graph."""
+        return np.split(rows, np.cumsum(self.counts)[:-1])
 
 
 def fit_trees(store: FeatureStore, names: Sequence[str], settings: BaselineConfig, seed: int) -> Fit:
@@ -78,15 +75,6 @@ def fit_trees(store: FeatureStore, names: Sequence[str], settings: BaselineConfi
     seconds = (time.perf_counter() - start) / settings.iterations
     check_trees(trees, sample.x[:_ROWS_AT_ONCE], regressor.predict(sample.x[:_ROWS_AT_ONCE]), 0.0)
     return fit_of(trees, sample, _squared_error, seconds)
-
-
-def check_xgboost() -> None:
-    """Check that XGBoost is installed."""
-    if find_spec("xgboost") is None:
-        raise ConfigError(
-            "method=xgboost: the library is not installed; pip install 'hlorank[rivals]', or set method to "
-            "gradient_boosting, which needs no extra"
-        )
 
 
 def fit_xgboost(store: FeatureStore, names: Sequence[str], settings: BaselineConfig, seed: int) -> Fit:
@@ -116,7 +104,7 @@ def fit_xgboost(store: FeatureStore, names: Sequence[str], settings: BaselineCon
         "seed": seed,
     }
     sample = draw_sample(store, names, settings.rows_per_graph, seed)
-    grade = np.concatenate([grades(sample.y[rows], settings.grades) for rows in sample.graphs])
+    grade = np.concatenate([grades(y, settings.grades) for y in sample.split(sample.y)])
     start = time.perf_counter()
     data = xgboost.QuantileDMatrix(sample.x, grade, group=sample.counts)
     booster = xgboost.train(parameters, data, settings.iterations)
@@ -142,21 +130,13 @@ def fit_of(trees: Trees, sample: Sample, loss: Loss, step_seconds: float) -> Fit
     """Return the first 1, 2, ... trees as candidates; the loss of a candidate is its mean over the graphs."""
     fitted = len(trees.root)
     counts = np.unique(np.linspace(1, fitted, min(fitted, _MAX_CANDIDATES)).round().astype(np.int64))
-
-    def staged(x: NDArray[np.float32]) -> NDArray[np.float64]:
-        return trees.staged(x)[:, counts]  # one pass for all candidates
-
-    def scores(graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        return staged(graph.rows(rows))
-
     losses = np.zeros(len(counts))
-    for rows in sample.graphs:
-        starts = range(rows.start, rows.stop, _ROWS_AT_ONCE)
-        parts = (sample.x[start : min(start + _ROWS_AT_ONCE, rows.stop)] for start in starts)
-        losses += loss(np.concatenate([staged(x) for x in parts]), sample.y[rows])
+    for x, y in zip(sample.split(sample.x), sample.split(sample.y), strict=True):
+        parts = np.split(x, range(_ROWS_AT_ONCE, len(x), _ROWS_AT_ONCE))
+        losses += loss(np.concatenate([trees.staged(part)[:, counts] for part in parts]), y)
     means = (losses / len(sample.counts)).tolist()
     candidates = [Candidate(trees.first(n), n, n, mean) for n, mean in zip(counts.tolist(), means, strict=True)]
-    return Fit(candidates, scores, step_seconds)
+    return Fit(candidates, step_seconds, trees)
 
 
 def draw_sample(store: FeatureStore, names: Sequence[str], max_rows: int, seed: int) -> Sample:

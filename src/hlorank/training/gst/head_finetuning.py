@@ -102,7 +102,7 @@ class HeadModule(lightning.LightningModule):
         """Compute the Kendall tau of one validation graph."""
         scores = self.model.score(ranking.total, ranking.segments).double().cpu().numpy()
         tau = torch.tensor(kendall_tau(scores, ranking.labels))
-        self.log(HEAD_TAU, tau, on_step=False, on_epoch=True, prog_bar=True, batch_size=1)
+        self.log(HEAD_TAU, tau, on_step=False, on_epoch=True, batch_size=1)
 
     def progress(self) -> float:
         """Return the finished share of the steps."""
