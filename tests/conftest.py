@@ -28,6 +28,7 @@ from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto
 from hlorank.stages.command import load_composed
 from tests.browser import PROGRAMS, Browser, chromium
 from tests.layouts import layout_features
+from tests.sections import baseline_config
 from tests.tile_kernels import write_tile_kernels
 
 if TYPE_CHECKING:
@@ -301,7 +302,6 @@ def make_inputs(make_features: MakeFeatures) -> Callable[..., Any]:
 @pytest.fixture(scope="session")
 def linear_model(tiny_collections: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Write the folder of a linear model with random weights, which needs no training; keywords change its spec."""
-    from hlorank.config import BaselineConfig
     from hlorank.featurize.feature_store import FeatureStore
     from hlorank.models.baselines.baseline import BaselineSpec, save_baseline
     from hlorank.models.baselines.pooled_features import pooled_columns
@@ -319,19 +319,7 @@ def linear_model(tiny_collections: Path, tmp_path_factory: pytest.TempPathFactor
             data=store.fingerprint,
             steps=3,
             features=store.spec,
-            settings=BaselineConfig(
-                iterations=3,
-                learning_rate=0.1,
-                leaves=4,
-                min_leaf=1,
-                min_hessian=1.0,
-                columns=1.0,
-                grades=8,
-                l2=0.0,
-                rows_per_graph=100,
-                pairs_per_graph=50,
-                strengths=[1.0],
-            ),
+            settings=baseline_config(),
         )
         folder = tmp_path_factory.mktemp("model")
         weight = np.random.default_rng(0).normal(size=columns)

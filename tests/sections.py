@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hlorank.config import ComputeConfig, FeaturizeConfig
+from hlorank.config import BaselineConfig, ComputeConfig, FeaturizeConfig
 
 _FEATURIZE: dict[str, Any] = {
     "scaling": "standard",
@@ -24,6 +24,26 @@ _COMPUTE: dict[str, Any] = {
     "gpus": 0,
     "memory_bytes": None,
 }
+
+
+_BASELINE: dict[str, Any] = {
+    "iterations": 3,
+    "learning_rate": 0.1,
+    "leaves": 4,
+    "min_leaf": 1,
+    "min_hessian": 1.0,
+    "l2": 0.0,
+    "columns": 1.0,
+    "grades": 8,
+    "rows_per_graph": 100,
+    "pairs_per_graph": 50,
+    "strengths": [0.1, 1.0],
+}
+
+
+def baseline_config() -> BaselineConfig:
+    """Make settings of small baselines."""
+    return BaselineConfig(**_BASELINE)
 
 
 def compute_config(**changes: Any) -> ComputeConfig:

@@ -138,7 +138,7 @@ def both_forms(
         embedded = torch.cat([embed_rows(model, graph, j, rows) for j in range(len(graph.segments))])
         towards = torch.linspace(-1, 1, embedded.numel(), dtype=embedded.dtype).cos().view_as(embedded)
         learned = list(model.parameters()) if parameters is None else list(parameters)
-        gradients = torch.autograd.grad((embedded * towards).sum(), learned, allow_unused=True)
-        results.append((embedded, tuple(torch.zeros(()) if g is None else g for g in gradients)))
+        gradients = torch.autograd.grad((embedded * towards).sum(), learned, materialize_grads=True)
+        results.append((embedded, gradients))
     model.recipe = recipe
     return results

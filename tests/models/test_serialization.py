@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hlorank.config import PartitionConfig, extension_point, import_plugin
+from hlorank.config import extension_point, import_plugin
 from hlorank.config.extension_point import plugin_digests
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import SPEC, WEIGHTS, DataError, sha256_file
@@ -25,31 +25,6 @@ from hlorank.version import __version__
 from tests.models.dense_form import embed_rows
 
 CPU = torch.device("cpu")
-BLOCK = ["layer_norm", "sage", "gelu", "dropout", "residual"]
-
-
-@pytest.fixture
-def graphs(tiny_collections: Path) -> GraphLoader:
-    path = Path("layout/synthetic/random")
-    return GraphLoader(tiny_collections / "features" / path, tiny_collections / "segments" / path)
-
-
-@pytest.fixture
-def spec(graphs: GraphLoader, make_model: Callable[..., CostModel]) -> ModelSpec:
-    return ModelSpec(
-        version=__version__,
-        collection="layout:synthetic:random",
-        method="gst",
-        model=make_model().config.model_copy(update={"block": BLOCK, "dropout": 0.1}),
-        aggregation="sum",
-        whole_graph=False,
-        partition=PartitionConfig(algorithm="topological", max_nodes=4, halo=1),
-        partition_fingerprint=graphs.partition,
-        data=graphs.fingerprint,
-        steps=12,
-        features=graphs.store.spec,
-        members=1,
-    )
 
 
 @pytest.fixture
@@ -87,14 +62,11 @@ def test_a_loaded_model_gives_the_same_scores(saved: Saved, graphs: GraphLoader)
     graph = graphs.open("valid", graphs.store.graphs("valid")[0])
     for j in range(len(graph.segments)):
         assert torch.equal(embed_rows(loaded, graph, j, np.arange(20)), embed_rows(model, graph, j, np.arange(20)))
-    total = torch.randn(3, 12)
-    assert torch.equal(loaded.score(total, 2), model.score(total, 2))
 
 
 def test_files_are_plain_and_equal_for_equal_models(saved: Saved, tmp_path: Path) -> None:
     folder, model, spec = saved
     assert sorted(path.name for path in folder.iterdir()) == [SPEC, WEIGHTS]
-    assert content(folder)["weights_sha256"] == sha256_file(folder / WEIGHTS)
     weights = load_file(folder / WEIGHTS)  # safetensors holds nothing but a JSON header and numbers
     assert weights.keys() == {f"0.{name}" for name in model.state_dict()}
     save_model(tmp_path / "again", [model], spec)
@@ -105,17 +77,16 @@ def test_files_are_plain_and_equal_for_equal_models(saved: Saved, tmp_path: Path
 def test_members_keep_their_order(spec: ModelSpec, tmp_path: Path) -> None:
     spec = spec.model_copy(update={"members": 3})
     members = [CostModel(spec.model, input_sizes(spec.features), spec.aggregation) for _ in range(3)]
-    save_model(tmp_path / "model", members, spec)
-    loaded, loaded_spec = load_model(tmp_path / "model", CPU)
+    save_model(tmp_path, members, spec)
+    loaded, loaded_spec = load_model(tmp_path, CPU)
     assert loaded_spec.members == 3
     for member, expected in zip(loaded, members, strict=True):
         assert not member.training
-        for name, value in expected.state_dict().items():
-            assert torch.equal(member.state_dict()[name], value)
+        torch.testing.assert_close(member.state_dict(), expected.state_dict(), rtol=0, atol=0)
     for wrong in (1, 4):
-        write_sealed(tmp_path / "model", content(tmp_path / "model") | {"members": wrong})
+        write_sealed(tmp_path, content(tmp_path) | {"members": wrong})
         with pytest.raises(DataError, match=r"weights\.safetensors: weights: .*spec.json"):
-            load_model(tmp_path / "model", CPU)
+            load_model(tmp_path, CPU)
 
 
 def flip_a_bit(path: Path) -> None:
@@ -135,7 +106,6 @@ def no_safetensors(path: Path) -> None:
         (Path.unlink, "no such file"),
         (flip_a_bit, r"sha256: expected [0-9a-f]{64}"),
         (lambda path: path.write_bytes(path.read_bytes()[:-100]), "sha256"),
-        (lambda path: path.write_bytes(b""), "sha256"),
         (no_safetensors, "file"),
     ],
 )
@@ -188,53 +158,39 @@ def test_wrong_specs_are_refused_before_any_memory_is_used(saved: Saved, change:
     assert len(str(error.value)) <= 500
 
 
-def test_specs_that_are_missing_incomplete_or_deep(saved: Saved) -> None:
+def test_specs_that_are_missing_incomplete_deep_or_changed(saved: Saved) -> None:
     folder, *_ = saved
-    value = content(folder)
-    write_sealed(folder, {key: value[key] for key in value.keys() - {"steps"}})
-    with pytest.raises(DataError, match=r"model/spec\.json: keys: .*steps"):
-        load_model(folder, CPU)
-    for depth in (900, 10**5):
-        (folder / SPEC).write_text(f'{{"version": "{__version__}", "x": {"[" * depth}{"]" * depth}}}')
-        with pytest.raises(DataError, match=r"spec\.json: "):
+    value, found = content(folder), []
+    texts = [json.dumps(sealed({key: value[key] for key in value.keys() - {"steps"}})), "{"]
+    texts += [f'{{"version": "{__version__}", "x": {"[" * depth}{"]" * depth}}}' for depth in (900, 10**5)]
+    changed = [{key: part for key, part in value.items() if key != "spec_sha256"}, {**value, "added": 1}]
+    changed += [{**value, key: [part]} for key, part in value.items() if key != "version"]
+    changed += [{**value, "model": {**value["model"], key: [part]}} for key, part in value["model"].items()]
+    for text in [*texts, *map(json.dumps, changed)]:
+        (folder / SPEC).write_text(text)
+        with pytest.raises(DataError, match=r"model/spec\.json: ") as caught:
             load_model(folder, CPU)
-    (folder / SPEC).write_text("{")
-    with pytest.raises(DataError, match=r"spec\.json: file: .*JSON"):
-        load_model(folder, CPU)
+        found.append(str(caught.value))
+    assert "steps" in found[0]
+    assert "JSON" in found[1]
+    assert all("spec_sha256: " in message for message in found[4:])
+    (folder / SPEC).write_text(json.dumps(dict(reversed(value.items()))))  # the order of keys and spaces do not count
+    load_model(folder, CPU)
     (folder / SPEC).unlink()
     with pytest.raises(DataError, match=r"spec\.json: file: "):
         load_model(folder, CPU)
 
 
-def test_any_change_of_a_spec_is_an_error(saved: Saved) -> None:
-    folder, *_ = saved
-    value = content(folder)
-    changes = [{key: part for key, part in value.items() if key != "spec_sha256"}, {**value, "added": 1}]
-    changes += [{**value, key: [part]} for key, part in value.items() if key != "version"]
-    changes += [{**value, "model": {**value["model"], key: [part]}} for key, part in value["model"].items()]
-    for changed in changes:
-        (folder / SPEC).write_text(json.dumps(changed))
-        with pytest.raises(DataError, match=r"spec\.json: spec_sha256: .*[0-9a-f]{64}"):
-            load_model(folder, CPU)
-    (folder / SPEC).write_text(json.dumps(dict(reversed(value.items()))))  # the order of keys and spaces do not count
-    load_model(folder, CPU)
-
-
 def test_models_of_other_versions(saved: Saved) -> None:
-    folder, *_ = saved
-    for readable in ("0.1.0", "0.2.999"):
-        write_sealed(folder, {**content(folder), "version": readable})
-        load_model(folder, CPU)
-    for other in ("0.3.0", "1.1.0", "0.11", ""):
-        write_sealed(folder, {**content(folder), "version": other})
-        with pytest.raises(DataError, match=rf"spec\.json: version: expected .*found {other}; train it again"):
-            load_model(folder, CPU)
-
-
-def test_models_of_version_0_1(saved: Saved) -> None:
-    """Keys are renamed, and an option that is gone was off."""
+    """Keys of 0.1 are renamed, and an option that is gone was off."""
     folder, _, spec = saved
     value = content(folder)
+    write_sealed(folder, value | {"version": "0.2.999"})
+    load_model(folder, CPU)
+    for other in ("0.3.0", "1.1.0", "0.11", ""):
+        write_sealed(folder, value | {"version": other})
+        with pytest.raises(DataError, match=rf"spec\.json: version: expected .*found {other}; train it again"):
+            load_model(folder, CPU)
     old = value | {"version": "0.1.0", "cut": value["partition"], "partition": value["partition_fingerprint"]}
     old["model"] = value["model"] | {"override_layout": False}
     del old["partition_fingerprint"]
@@ -258,19 +214,27 @@ def test_input_sizes(tiny_collections: Path) -> None:
 
 
 def test_a_model_with_a_plugin_needs_its_name(
-    spec: ModelSpec, tmp_path: Path, make_plugin: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+    spec: ModelSpec,
+    tmp_path: Path,
+    make_plugin: Callable[[str, str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     make_plugin("mine", "from torch_geometric.nn import GraphConv\nclass Conv(GraphConv):\n    pass")
     import_plugin("mine")
     config = spec.model.model_copy(update={"block": ["mine:Conv", "gelu"]})
-    for folder, digests in {"honest": plugin_digests(["mine"]), "silent": {}}.items():
-        named = spec.model_copy(update={"model": config, "plugins": digests})
-        model = CostModel(config, input_sizes(spec.features), spec.aggregation)
-        save_model(tmp_path / folder, [model], named)
+    model = CostModel(config, input_sizes(spec.features), spec.aggregation)
+    for folder, digests in {
+        "honest": plugin_digests(["mine"]),
+        "silent": {},
+        "other": {"mine": "of other code"},
+    }.items():
+        save_model(tmp_path / folder, [model], spec.model_copy(update={"model": config, "plugins": digests}))
         ((loaded,), found) = load_model(tmp_path / folder, CPU)
         assert found.plugins == digests
-        for name, weight in loaded.state_dict().items():
-            assert torch.equal(weight, model.state_dict()[name])
+        torch.testing.assert_close(loaded.state_dict(), model.state_dict(), rtol=0, atol=0)
+    (record,) = caplog.records  # of other source code
+    assert "mine" in record.getMessage()
     monkeypatch.setattr(extension_point, "_imported", [])  # as in another process
     for folder in ("honest", "silent"):
         with pytest.raises(DataError, match=extension_point.VARIABLE) as caught:
@@ -278,15 +242,3 @@ def test_a_model_with_a_plugin_needs_its_name(
         assert caught.value.file == tmp_path / folder / SPEC
     monkeypatch.setenv(extension_point.VARIABLE, "mine")
     load_model(tmp_path / "honest", CPU)
-
-
-def test_other_source_code_of_a_plugin_is_told(
-    spec: ModelSpec, tmp_path: Path, make_plugin: Callable[[str, str], None], caplog: pytest.LogCaptureFixture
-) -> None:
-    make_plugin("mine", "")
-    import_plugin("mine")
-    model = CostModel(spec.model, input_sizes(spec.features), spec.aggregation)
-    save_model(tmp_path, [model], spec.model_copy(update={"plugins": {"mine": "of other code"}}))
-    load_model(tmp_path, CPU)
-    (record,) = caplog.records
-    assert "mine" in record.getMessage()

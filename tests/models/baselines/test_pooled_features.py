@@ -86,52 +86,36 @@ def test_a_rank_is_the_share_of_references_below(make_features: MakeFeatures, mo
     assert {round(float(200 * value), 3) % 1 for value in some[:, 11]} == {0.0}
 
 
-def test_the_order_of_nodes_does_not_matter(make_features: MakeFeatures) -> None:
-    graph = make_features(dtype=np.float32)
-    layouts = graph.configurations
+def test_neither_order_nor_sizes_nor_memory_matter(
+    make_features: MakeFeatures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = make_features(distinct=11, dtype=np.float32)  # odd, so that no node has two most frequent layouts
+    whole, layouts, rng = everything(graph, RANDOM), graph.configurations, np.random.default_rng(3)
     assert isinstance(layouts, LayoutFeatures)
-    order = np.random.default_rng(3).permutation(graph.nodes)
+    assert len(np.unique(whole, axis=0)) == 11
+
+    order = rng.permutation(graph.nodes)
     place = np.argsort(order)[layouts.node_ids]  # new numbers of the configurable nodes
     moved = replace(layouts, node_ids=np.sort(place), codes=layouts.codes[:, np.argsort(place)])
-    shuffled = replace(
-        graph, node_feat=graph.node_feat[order], opcode=graph.opcode[order], configurations=moved, name="shuffled"
-    )
-    np.testing.assert_allclose(everything(shuffled, RANDOM), everything(graph, RANDOM), atol=1e-6)
+    shuffled = replace(graph, node_feat=graph.node_feat[order], opcode=graph.opcode[order], configurations=moved)
+    np.testing.assert_allclose(everything(shuffled, RANDOM), whole, atol=1e-6)
 
-
-def test_the_order_of_configurations_is_that_of_the_rows(make_features: MakeFeatures) -> None:
-    graph = make_features(distinct=11, dtype=np.float32)  # odd, so that no node has two most frequent layouts
-    layouts = graph.configurations
-    assert isinstance(layouts, LayoutFeatures)
-    order = np.random.default_rng(4).permutation(graph.distinct)
+    order = rng.permutation(graph.distinct)
     shuffled = replace(graph, configurations=replace(layouts, codes=layouts.codes[order]))
-    whole = everything(graph, RANDOM)
     np.testing.assert_array_equal(everything(shuffled, RANDOM), whole[order])
     np.testing.assert_array_equal(PooledGraph(graph, RANDOM).rows(np.array([2, 0, 2])), whole[[2, 0, 2]])
     assert PooledGraph(graph, RANDOM).rows(np.arange(0)).shape == (0, pooled_columns(RANDOM))
 
-
-def test_sizes_do_not_matter(make_features: MakeFeatures) -> None:
-    """Rows of the codebook that differ in sizes only, at different nodes, give the same bits."""
-    graph = make_features(dtype=np.float32)
-    layouts = graph.configurations
-    assert isinstance(layouts, LayoutFeatures)
-    split = layout_features(
+    split = layout_features(  # rows of the codebook that differ in sizes only, at different nodes
         layouts.node_ids,
         np.repeat(layouts.codebook, 2, axis=0),
         np.repeat(layouts.sizes, 2, axis=0) + np.tile([[0], [1]], (3, 1)).astype(np.float32),
         2 * layouts.codes + (np.arange(len(layouts.node_ids)) % 2).astype(np.uint8),
         np.repeat(layouts.moves, 2, axis=0),
     )
-    np.testing.assert_array_equal(everything(replace(graph, configurations=split), RANDOM), everything(graph, RANDOM))
-
-
-def test_memory_does_not_matter(make_features: MakeFeatures, monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = make_features(nodes=200, distinct=300, dtype=np.float32)
-    whole = everything(graph, RANDOM)
-    assert len(np.unique(whole, axis=0)) == 300
-    monkeypatch.setattr("hlorank.models.baselines.pooled_features._CHUNK_BYTES", 5000)
-    monkeypatch.setattr("hlorank.featurize.features._BLOCK_BYTES", 5000)
+    np.testing.assert_array_equal(everything(replace(graph, configurations=split), RANDOM), whole)
+    for block in ("models.baselines.pooled_features._CHUNK_BYTES", "featurize.features._BLOCK_BYTES"):
+        monkeypatch.setattr(f"hlorank.{block}", 500)
     np.testing.assert_array_equal(everything(graph, RANDOM), whole)
 
 
@@ -145,18 +129,15 @@ def test_a_tile_keeps_its_features(make_features: MakeFeatures) -> None:
     assert len(np.unique(rows[:, :-5], axis=0)) == 1
 
 
-def test_a_graph_without_configurable_nodes(known: GraphFeatures) -> None:
+def test_copies_are_summed_and_ranked_and_no_node_need_be_configurable(known: GraphFeatures) -> None:
+    layouts = known.configurations
+    assert isinstance(layouts, LayoutFeatures)
+    moves = np.array([[0, 0, 1], [0.5, 0.25, 0.5]], dtype=np.float32)
+    moved = everything(replace(known, configurations=replace(layouts, moves=moves)), SIZES)[:, -3:]
+    np.testing.assert_allclose(moved, np.array([[3, 3, 3], [1, 1, 5], [5, 5, 1]]) / 6, rtol=1e-6)
     nothing = layout_features(
         np.arange(0), np.zeros((0, 18), np.int8), np.zeros((0, 18), np.float32), np.zeros((1, 0), np.uint8)
     )
     rows = everything(replace(known, configurations=nothing), SIZES)
     np.testing.assert_array_equal(rows[:, :6], everything(known, SIZES)[:1, :6])
     np.testing.assert_array_equal(rows[:, 6:], 0.5)  # of a single configuration
-
-
-def test_what_copies_move_is_summed_and_ranked(known: GraphFeatures) -> None:
-    layouts = known.configurations
-    assert isinstance(layouts, LayoutFeatures)
-    moves = np.array([[0, 0, 1], [0.5, 0.25, 0.5]], dtype=np.float32)
-    moved = everything(replace(known, configurations=replace(layouts, moves=moves)), SIZES)[:, -3:]
-    np.testing.assert_allclose(moved, np.array([[3, 3, 3], [1, 1, 5], [5, 5, 1]]) / 6, rtol=1e-6)

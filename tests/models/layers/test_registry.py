@@ -1,9 +1,8 @@
-"""Layers that users add: one of each mixing, and one that widens states, work everywhere."""
+"""Layers that users add: one of each mixing, and one that widens states, work everywhere (see tests/docs/test_extend)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,21 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import TransformerConv
 
-from hlorank.config import Config, ConfigError
-from hlorank.featurize.feature_store import FeatureStore
+from hlorank.config import ConfigError
 from hlorank.models.compression.declarations import EdgeForm, EdgeKind, Mixing, Norm
 from hlorank.models.compression.plan import QuotientEdges
-from hlorank.models.cost_model import CostModel
-from hlorank.models.graph_inputs import GraphInputs, GraphLoader
 from hlorank.models.layers import registry
 from hlorank.models.layers.layer import Layer, map_nodes
 from hlorank.models.scoring import score_configurations
-from hlorank.models.trained_model import load_trained
-from hlorank.stages.train import train
-from tests.models.dense_form import both_forms, embed_rows
-
-MakeModel = Callable[..., CostModel]
-MakeInputs = Callable[..., GraphInputs]
+from tests.models.dense_form import MakeInputs, MakeModel, both_forms, embed_rows
 
 
 class OwnRow(Layer):
@@ -93,7 +84,6 @@ OWN: Mapping[str, type[Layer]] = {
     "own_compared": OwnCompared,
     "own_wider": OwnWider,
 }
-every_layer = pytest.mark.parametrize("name", OWN)
 
 
 @pytest.fixture(autouse=True)
@@ -102,21 +92,14 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(registry.LAYERS, name, layer)
 
 
-@every_layer
-@pytest.mark.parametrize("join", ["early", "late", "every"])
-def test_embeddings_and_gradients_equal_the_dense_form(
-    name: str, join: str, make_model: MakeModel, make_inputs: MakeInputs
-) -> None:
-    stem = [name] if join != "late" or name != "own_wider" else []
-    model = make_model(join="early" if stem and name == "own_wider" else join, stem=stem, block=["sage", name, "gelu"])
-    torch.testing.assert_close(
-        *both_forms(model, make_inputs(segments=2), np.array([3, 0, 3, 7])), rtol=1e-9, atol=1e-9
-    )
-
-
-@every_layer
-def test_halos_and_any_bound_of_memory(name: str, make_model: MakeModel, make_inputs: MakeInputs) -> None:
+@pytest.mark.parametrize("name", OWN)
+def test_any_join_halo_and_bound_of_memory(name: str, make_model: MakeModel, make_inputs: MakeInputs) -> None:
     """Segments with a halo of as many hops as there are layers give the embedding of the whole graph."""
+    for join in ("early", "late", "every"):
+        stem = [] if name == "own_wider" and join != "early" else [name]
+        model = make_model(join=join, stem=stem, block=["sage", name, "gelu"])
+        forms = both_forms(model, make_inputs(segments=2), np.array([3, 0, 3, 7]))
+        torch.testing.assert_close(*forms, rtol=1e-9, atol=1e-9)
     model, rows = make_model(block=["linear", name], pooling=["sum"]), np.arange(5)
     whole, cut = make_inputs(), make_inputs(segments=3, halo=2)
     scores = score_configurations(model, cut, rows, 2**30)
@@ -151,15 +134,3 @@ def test_widths_before_a_layer_that_widens_are_narrower(make_model: MakeModel) -
 def test_widths_that_do_not_fit_are_refused(changes: dict[str, Any], make_model: MakeModel) -> None:
     with pytest.raises(ConfigError, match=r"model\.(block|stem): .*widens|model\.width=7: own_wider"):
         make_model(**{"width": 9, **changes})
-
-
-def test_a_trained_model_ranks(settings: Callable[..., Config], tmp_path: Path) -> None:
-    config = settings(model__block="[own_convolution,own_compared,gelu,residual]", trainer__max_epochs=1)
-    assert train(config, tmp_path / "model") is not None
-    store = FeatureStore(Path(config.paths.features) / "layout/synthetic/random")
-    graph = store.open("valid", store.graphs("valid")[0])
-    trained = load_trained(tmp_path / "model", 2**30)
-    graphs = GraphLoader(store.root, Path(config.paths.segments) / "layout/synthetic/random")
-    scores = trained.score(graph, graphs.open_partition("valid", graph.name))
-    assert scores.shape == (graph.distinct,)
-    assert len(np.unique(scores)) > 1
