@@ -86,7 +86,7 @@ def test_a_rank_is_the_share_of_references_below(make_features: MakeFeatures, mo
     assert {round(float(200 * value), 3) % 1 for value in some[:, 11]} == {0.0}
 
 
-def test_neither_order_nor_sizes_nor_memory_matter(
+def test_neither_order_nor_sizes_nor_memory_matters(
     make_features: MakeFeatures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = make_features(distinct=11, dtype=np.float32)  # odd, so that no node has two most frequent layouts

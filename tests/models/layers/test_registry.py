@@ -1,4 +1,4 @@
-"""Layers that users add: one of each mixing, and one that widens states, work everywhere (see tests/docs/test_extend)."""
+"""Layers that users add: one of each mixing, and one that widens states, work everywhere."""
 
 from __future__ import annotations
 
