@@ -52,7 +52,7 @@ def gcn(layer: Any, x: Tensor, graph: Graph) -> Tensor:
     index, weights = gcn_norm(torch.cat(graph.received, dim=1), num_nodes=nodes, dtype=x.dtype)  # loops come last
     counts = [*(edges.shape[1] for edges in graph.received), nodes]
     parts = zip([*(others or [own]), own], index.split(counts, dim=1), weights.split(counts), strict=True)
-    result = layer.bias.expand(*x.shape[:2], -1)
+    result: Tensor = layer.bias.expand(*x.shape[:2], -1)
     for matrix, (source, target), weight in parts:
         result = result.index_add(0, target, weight[:, None, None] * x[source] @ matrix.T)
     return result
@@ -70,7 +70,7 @@ def gatv2(layer: Any, x: Tensor, graph: Graph) -> Tensor:
     own, *neighbours = layer.sources.weight.chunk(3)
 
     def attended(states: Tensor) -> Tensor:
-        result = layer.bias.repeat(len(states), 1)
+        result: Tensor = layer.bias.repeat(len(states), 1)
         for v in range(len(states)):
             received = zip(graph.received, neighbours, strict=True)
             sent = [w @ states[u] for (source, target), w in received for u in source[target == v]]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hlorank.config import Directions, PartitionConfig
 from hlorank.data.collection import Collection, read_graph
-from hlorank.featurize.features import GraphFeatures, LayoutFeatures
+from hlorank.featurize.features import GraphFeatures
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.models.compression.declarations import Mixing
@@ -24,10 +24,8 @@ from hlorank.models.graph_inputs import GraphInputs, InputSizes
 from hlorank.models.layers.registry import RESIDUAL, widths
 from hlorank.models.serialization import input_sizes
 from hlorank.partition.partitioners import partition_graph
-from hlorank.partition.segments import Partition
 from tests.models.dense_form import (
     ALL_LAYERS,
-    ONE_OF_EACH_MIXING,
     ROWS,
     MakeInputs,
     MakeModel,
@@ -35,7 +33,6 @@ from tests.models.dense_form import (
     block,
     embed_rows,
     reference_embedding,
-    scores_of,
 )
 from tests.sections import featurize_config
 
@@ -183,33 +180,3 @@ def test_fast_paths_equal_the_dense_form_on_unet_3d(
     config = make_model().config.model_copy(update={"width": 8, "blocks": 3, "block": layers})
     rows = np.random.default_rng(0).choice(features.distinct, size=5, replace=False)
     assert_fast_equals_dense(CostModel(config, sizes, "mean").to(dtype), graph, rows, tolerance)
-
-
-def renumbered(features: GraphFeatures, order: np.ndarray) -> GraphFeatures:
-    """Return the same graph with node order[i] as node i."""
-    new_id = np.argsort(order)
-    layouts = features.configurations
-    assert isinstance(layouts, LayoutFeatures)
-    node_ids = new_id[layouts.node_ids]
-    columns = np.argsort(node_ids)
-    return replace(
-        features,
-        node_feat=features.node_feat[order],
-        opcode=features.opcode[order],
-        node_layout=features.node_layout[order],
-        edge_index=new_id[features.edge_index],
-        configurations=replace(layouts, node_ids=node_ids[columns], codes=layouts.codes[:, columns]),
-    )
-
-
-@pytest.mark.parametrize("segments", [1, 3])
-@pytest.mark.parametrize("layer", ONE_OF_EACH_MIXING)
-def test_the_order_of_nodes_does_not_matter(
-    segments: int, layer: str, make_model: MakeModel, make_inputs: MakeInputs
-) -> None:
-    model, graph = make_model(block=["linear", layer, "residual"]), make_inputs(segments=segments)
-    order = np.random.default_rng(0).permutation(24)
-    features = renumbered(graph.features, order)
-    partition = Partition(graph.partition.segment_of[order], graph.partition.local_codes)
-    moved = GraphInputs(features, partition)
-    assert_exact(scores_of(model, moved), scores_of(model, graph))

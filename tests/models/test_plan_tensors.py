@@ -68,7 +68,7 @@ def test_means_equal_simple_conv(count: int, data: st.DataObject) -> None:
     """Edges may be repeated, and nodes may lack neighbours."""
     node = st.integers(0, count - 1)
     pairs = torch.tensor(data.draw(st.lists(st.tuples(node, node), max_size=30)), dtype=torch.int64).reshape(-1, 2)
-    matrix, x = mean_of(*pairs.T, count), states(count, 3)
+    matrix, x = mean_of(pairs[:, 0], pairs[:, 1], count), states(count, 3)
     convolved = SimpleConv(aggr="mean")(x, pairs.T.flip(0))
     torch.testing.assert_close(propagate(x, matrix), convolved, rtol=1e-12, atol=1e-12)
     assert torch.autograd.gradcheck(lambda x: propagate(x, matrix), (x.requires_grad_(),))

@@ -47,9 +47,10 @@ def write_sealed(folder: Path, value: dict[str, Any]) -> None:
     (folder / SPEC).write_text(json.dumps(sealed(value)))
 
 
-def test_loading_imports_no_compiler(saved: Saved) -> None:
+def test_plans_are_made_without_pytorch_and_loading_imports_no_compiler(saved: Saved) -> None:
     script = (
-        "import pathlib, sys, torch; from hlorank.models.serialization import load_model; "
+        "import pathlib, sys; import hlorank.models.graph_inputs; assert 'torch' not in sys.modules; import torch; "
+        "from hlorank.models.serialization import load_model; "
         "load_model(pathlib.Path(sys.argv[1]), torch.device('cpu')); sys.exit('torch._dynamo' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script, str(saved[0])], check=True)

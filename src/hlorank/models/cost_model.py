@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
 import torch
@@ -100,35 +100,29 @@ class CostModel(nn.Module):
         self.stem = Block(config.stem, config, "model.stem", first)
         self.blocks = nn.ModuleList(Block(config.block, config, "model.block") for _ in range(config.blocks))
         self.post_layers = Block(config.post_layers, config, "model.post_layers")
-        self.recipe = Recipe(
-            tuple(self._steps()),
-            config.join,
-            pool_configurable="l2_configurable_sum" in config.pooling,
-        )
+        steps = [step for part in self._parts() for step in ([Join()] if part is None else part.steps)]
+        self.recipe = Recipe(tuple(steps), config.join, pool_configurable="l2_configurable_sum" in config.pooling)
         for name in config.pooling:
             find(POOLINGS, "model.pooling", name)
         self.head = _HEADS[config.head](self.embedding_width, config.width)
 
-    def _steps(self) -> Iterator[Step]:
-        late = self.config.join == "late"
-        if not late:
-            yield Join()
-        yield from self.stem.steps
-        for place, block in enumerate(self._blocks):
-            if place > 0 and self.config.join == "every":
-                yield Join()
-            yield from block.steps
-        if late:
-            yield Join()
-        yield from self.post_layers.steps
-
-    @property
-    def _blocks(self) -> Iterable[Block]:
-        return cast("Iterable[Block]", self.blocks)
+    def _parts(self) -> Iterator[Block | None]:
+        """Yield the blocks in their order, and None where the configurations join."""
+        join = self.config.join
+        if join != "late":
+            yield None
+        yield self.stem
+        for place, block in enumerate(self.blocks):
+            if place > 0 and join == "every":
+                yield None
+            yield cast("Block", block)
+        if join == "late":
+            yield None
+        yield self.post_layers
 
     def layers_that_mix(self, mixing: Mixing) -> str:
         """Return the names of the layers of this mixing, for messages."""
-        layers = (layer for block in (self.stem, *self._blocks, self.post_layers) for layer in block.named_layers())
+        layers = (layer for part in self._parts() if part is not None for layer in part.named_layers())
         return ", ".join(dict.fromkeys(name for name, layer in layers if layer.mixing is mixing))
 
     @property
@@ -160,17 +154,12 @@ class CostModel(nn.Module):
         Shapes alone decide what is computed, so that nothing waits for a device.
         """
         indices = iter(plan.steps)
-        join, values = self.config.join, self.encoder.nodes(plan)
-        if join != "late":
-            values = self.encoder.join(values, cast("JoinIndex[Tensor]", next(indices)), plan)
-        values = self.stem(values, indices)
-        for place, block in enumerate(self._blocks):
-            if place > 0 and join == "every":
+        values = self.encoder.nodes(plan)
+        for part in self._parts():
+            if part is None:
                 values = self.encoder.join(values, cast("JoinIndex[Tensor]", next(indices)), plan)
-            values = block(values, indices)
-        if join == "late":
-            values = self.encoder.join(values, cast("JoinIndex[Tensor]", next(indices)), plan)
-        values = self.post_layers(values, indices)
+            else:
+                values = part(values, indices)
         embedding = torch.cat([POOLINGS[name](values, plan.pool) for name in self.config.pooling], dim=-1)
         return embedding if plan.inverse is None else embedding[plan.inverse]
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -78,9 +77,8 @@ class Part(NamedTuple):
 
     plan: PackedPlan  # their plan
     places: slice  # their places among the distinct local configurations of the segment
-    # for each configuration of `into` the place of its embedding; None before the last part of a segment
+    # for each configuration the place of its embedding; None before the last part of a segment
     inverse: NDArray[np.int64] | None
-    into: slice  # places in the sum
 
 
 def plan_parts(
@@ -89,21 +87,16 @@ def plan_parts(
     """Yield the parts of all segments; arguments as for `sum_segments`."""
     # Equal local configurations are found here, before they are divided into chunks.
     recipe = replace(model.recipe, deduplicate=False, gradients=False)
-    if Mixing.CONFIGURATIONS in recipe.mixing:
-        groups = -(-len(configurations) // RANKED_TOGETHER)
-        for group, j in product(range(groups), range(len(graph.segments))):
-            members = configurations[group::groups]
-            plan, count = cache.get(graph, j, members, recipe), len(members)
-            yield Part(plan, slice(0, count), np.arange(count), slice(group, None, groups))
-        return
     item = model.config.width * model.dtype.itemsize * _LIVE_STATES
     for j, segment in enumerate(graph.segments):
         chunk = max(1, memory_bytes // (max(1, max_varied_nodes(recipe, segment)) * item))
         distinct, inverse = graph.distinct(configurations, j)
+        if Mixing.CONFIGURATIONS in recipe.mixing:
+            distinct, inverse, chunk = configurations, np.arange(len(configurations)), len(configurations)
         for start in range(0, len(distinct), chunk):
             stop = min(start + chunk, len(distinct))
             plan = cache.get(graph, j, distinct[start:stop], recipe)
-            yield Part(plan, slice(start, stop), inverse if stop == len(distinct) else None, slice(None))
+            yield Part(plan, slice(start, stop), inverse if stop == len(distinct) else None)
 
 
 def _run_ahead(parts: Iterator[Part]) -> Iterator[Part]:
@@ -137,12 +130,7 @@ def sum_segments(
     """Compute the sum of the embeddings of all segments under distinct configurations: (configurations, embedding).
 
     Segments are computed one after the other, each for as many distinct local configurations at once as fit into
-    `memory_bytes` of activations, but at least one.
-
-    If a layer mixes configurations, scores depend on the configurations that are ranked together, and no work is
-    shared. The configurations are then divided into as few groups of at most `RANKED_TOGETHER` as possible, number i
-    into group i modulo the number of groups, and each group is computed at once: the result depends on the
-    configurations and their order, not on the memory.
+    `memory_bytes` of activations, but at least one; if a layer mixes configurations, for all at once.
     """
     total = torch.zeros(len(configurations), model.embedding_width, dtype=model.dtype, device=model.device)
     embedded = total[:0]
@@ -153,14 +141,19 @@ def sum_segments(
                 embedded = total.new_empty(len(configurations), model.embedding_width)
             embedded[part.places] = model(part.plan.to(model.device).unpack())
             if part.inverse is not None:
-                total[part.into] += embedded[torch.from_numpy(part.inverse).to(model.device)]
+                total += embedded[torch.from_numpy(part.inverse).to(model.device)]
             if number % _CHUNKS_PER_RELEASE == 0:
                 release_memory()
     return total
 
 
 def _chunks(model: CostModel, count: int, memory_bytes: int) -> Iterator[slice]:
-    """Divide `count` configurations into those that are scored at once: groups ranked together, or as many as fit."""
+    """Divide configurations into those that are computed at once: as many as fit, or groups that are ranked together.
+
+    If a layer mixes configurations, scores depend on the configurations that are ranked together. They are then divided
+    into as few groups of at most `RANKED_TOGETHER` as possible, number i into group i modulo the number of groups: the
+    result depends on the configurations and their order, not on the memory.
+    """
     if Mixing.CONFIGURATIONS in model.recipe.mixing:
         groups = -(-count // RANKED_TOGETHER)
         yield from (slice(group, None, groups) for group in range(groups))
@@ -170,6 +163,24 @@ def _chunks(model: CostModel, count: int, memory_bytes: int) -> Iterator[slice]:
 
 
 @torch.no_grad()
+def _of_sums(
+    function: Callable[[Tensor, int], Tensor],
+    width: tuple[int, ...],
+    model: CostModel,
+    graph: GraphInputs,
+    configurations: NDArray[np.int64],
+    memory_bytes: int,
+    cache: PlanCache | None,
+) -> NDArray[np.float64]:
+    result = np.empty((len(configurations), *width))
+    for number, chunk in enumerate(_chunks(model, len(configurations), memory_bytes), start=1):
+        total = sum_segments(model, graph, configurations[chunk], memory_bytes, cache)
+        result[chunk] = function(total, len(graph.segments)).double().cpu().numpy()
+        if number % _CHUNKS_PER_RELEASE == 0:
+            release_memory()
+    return result
+
+
 def score_configurations(
     model: CostModel,
     graph: GraphInputs,
@@ -178,16 +189,9 @@ def score_configurations(
     cache: PlanCache | None = None,
 ) -> NDArray[np.float64]:
     """Score distinct configurations, with as many embeddings in memory as fit: (configurations,), larger = slower."""
-    scores = np.empty(len(configurations))
-    for number, chunk in enumerate(_chunks(model, len(configurations), memory_bytes), start=1):
-        total = sum_segments(model, graph, configurations[chunk], memory_bytes, cache)
-        scores[chunk] = model.score(total, len(graph.segments)).double().cpu().numpy()
-        if number % _CHUNKS_PER_RELEASE == 0:
-            release_memory()
-    return scores
+    return _of_sums(model.score, (), model, graph, configurations, memory_bytes, cache)
 
 
-@torch.no_grad()
 def embed_configurations(
     model: CostModel,
     graph: GraphInputs,
@@ -196,8 +200,8 @@ def embed_configurations(
     cache: PlanCache | None = None,
 ) -> NDArray[np.float64]:
     """Compute the embeddings from which configurations are scored, (configurations, width * poolings) float64."""
-    total = sum_segments(model, graph, configurations, memory_bytes, cache)
-    return np.asarray(model.aggregate(total, len(graph.segments)).double().cpu().numpy())
+    width = (model.embedding_width,)
+    return _of_sums(model.aggregate, width, model, graph, configurations, memory_bytes, cache)
 
 
 def mean_over_orders(

@@ -31,17 +31,15 @@ def test_the_worked_example() -> None:
 
 
 def test_colours_are_ordered_by_first_occurrence() -> None:
-    colouring = Colouring.of_keys(np.array([[7, 3, 7], [3, 9, 9]]), np.array([5, 7, 5]))
+    colouring, dense = (
+        Colouring.of_keys(np.array([[7, 3, 7], [3, 9, 9]]), np.array([5, 7, 5])),
+        Colouring.identity(2, 3),
+    )
     assert colouring.colour_of.tolist() == [[0, 1, 0], [1, 2, 2], [3, 3, 3], [0, 0, 0], [3, 3, 3]]
     assert (len(colouring), colouring.prefix, colouring.is_identity) == (4, 2, False)
     assert (colouring.node.tolist(), colouring.configuration.tolist()) == ([0, 0, 1, 2], [0, 1, 1, 0])
-
-
-def test_the_identity_colouring() -> None:
-    dense = Colouring.identity(2, 3)
-    assert dense.colour_of.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert (dense.colour_of.tolist(), dense.is_identity) == ([[0, 1, 2], [3, 4, 5]], True)
     assert (dense.node.tolist(), dense.configuration.tolist()) == ([0, 0, 0, 1, 1, 1], [0, 1, 2, 0, 1, 2])
-    assert dense.is_identity
 
 
 def histories(colouring: Colouring, neighbourhood: Neighbourhood) -> dict[tuple[int, int], object]:
@@ -95,6 +93,7 @@ def test_states_share_a_colour_exactly_if_they_receive_the_same(
             for (node, c), received in history.items():
                 assert colour_of.setdefault(received, colouring.colour_of[node, c]) == colouring.colour_of[node, c]
             assert len(colour_of) == len(colouring)
+            assert (colouring.roots(before)[colouring.colour_of] == before.colour_of).all()
             assert colouring.colour_of[colouring.node, colouring.configuration].tolist() == list(range(len(colouring)))
             if before.is_identity:
                 break
@@ -110,10 +109,3 @@ def test_states_share_a_colour_exactly_if_they_receive_the_same(
                 edges[target][edge_type, round(float(weight), 12), source] += 1
             expected = [history[node, c] for node, c in zip(colouring.node, colouring.configuration, strict=True)]
             assert [frozenset(counts.items()) for counts in edges] == expected
-
-
-def test_roots_are_the_colours_before(make_inputs: MakeInputs) -> None:
-    (segment,) = make_inputs(nodes=30).segments
-    before = colouring_of(segment, 3, share=True)
-    after = before.refine(segment.edges.neighbourhood(EdgeKind(Norm.SUM, "shared")), segment.k_hop_prefix(1))
-    assert (after.roots(before)[after.colour_of] == before.colour_of).all()
