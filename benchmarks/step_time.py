@@ -128,7 +128,7 @@ class Training:
             self._planner = replace(self._planner, max_states=int(memory_bytes / per_state))
         if self.combine.table is not None:
             with torch.no_grad():
-                self._aggregate(self.plan(*range(len(self.graph.segments))), 0)
+                self.aggregate(self.plan(*range(len(self.graph.segments))), 0)
             self.combine.cost = StepCost()
 
     def plan(self, *with_gradient: int) -> PlannedStep:
@@ -138,7 +138,8 @@ class Training:
         step = Step(self.graph, 0, self.rows, self.labels, np.array(with_gradient), draws)
         return self._planner(step, rng).to(self.model.device)
 
-    def _aggregate(self, step: PlannedStep, now: int) -> torch.Tensor:
+    def aggregate(self, step: PlannedStep, now: int) -> torch.Tensor:
+        """Return the embedding of the graph for the planned configurations."""
         return self.combine(self.combine.complete(step, lambda *_: []), now)  # the table lacks nothing
 
     def clear_gradients(self) -> None:
@@ -149,7 +150,7 @@ class Training:
     def run(self, step: PlannedStep) -> None:
         """Forward and backward."""
         self.clear_gradients()
-        scores = self.model.score(self._aggregate(step, 1), len(self.graph.segments))
+        scores = self.model.score(self.aggregate(step, 1), len(self.graph.segments))
         torch.autograd.backward(pairwise_hinge(scores, step.labels, MARGIN))
 
     def __call__(self, segment: int) -> None:

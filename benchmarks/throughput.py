@@ -74,7 +74,7 @@ class PublicForm(nn.Module):
     @staticmethod
     def data(graph: GraphInputs, segment: Segment, rows: NDArray[np.int64]) -> list[Data]:
         """One object for each configuration of a segment; the names that hold `index` are those that PyG shifts."""
-        batch = graph.configurations(rows, segment)
+        batch = graph.configurations(rows[np.newaxis], segment)
         assert isinstance(batch, LayoutBatch)
         configurations = zip(*(part[batch.codes] for part in (batch.codebook, batch.sizes, batch.moves)), strict=True)
         edge_index = torch.from_numpy(segment.edges.ends.T[::-1].copy())
@@ -169,7 +169,7 @@ class SourceForm(nn.Module):
 
     def forward(self, rows: NDArray[np.int64]) -> Tensor:
         """(rows,) scores."""
-        batch, segment, encoder = self.graph.configurations(rows, self.segment), self.segment, self.model.encoder
+        batch, segment, encoder = self.graph.configurations(rows[np.newaxis], self.segment), self.segment, self.model.encoder
         assert isinstance(batch, LayoutBatch)
         parts = (batch.codebook, batch.sizes, batch.moves)
         read = [torch.from_numpy(part[batch.codes]).flatten(0, 1) for part in parts]
@@ -206,7 +206,7 @@ def kaggle_1(quick: bool) -> dict[str, Any] | None:
     source, plan = SourceForm(training), training.plan(0)
     workload.model.eval(), source.eval()
     with torch.no_grad():
-        ours, theirs = workload.model.score(training.combine(plan, 1), 1), source(training.rows)
+        ours, theirs = workload.model.score(training.aggregate(plan, 1), 1), source(training.rows)
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
     workload.model.train(), source.train()
     taken = interleaved(
