@@ -96,7 +96,6 @@ class PublicForm(nn.Module):
         """(objects, width * poolings) embeddings."""
         batch: Any = Batch.from_data_list(objects)
         encoder = self.model.encoder
-
         x = encoder.numeric(batch.x) + encoder.opcode_map(encoder.opcode(batch.opcode))
         x = x + encoder.node_layout_map(encoder.layout_value(batch.node_layout - LAYOUT_MIN).flatten(-2))
         x = x.index_add(0, batch.configured_index, encoder.configured(batch.layout, batch.sizes, batch.moves))
@@ -127,8 +126,7 @@ class PublicForm(nn.Module):
     def scores(self, graph: GraphInputs, rows: NDArray[np.int64], at_once: int) -> NDArray[np.float64]:
         """Scores of some configurations, `at_once` in a batch."""
         parts = []
-        for start in range(0, len(rows), at_once):
-            some = rows[start : start + at_once]
+        for some in np.split(rows, range(at_once, len(rows), at_once)):
             total = torch.stack([self.embed(graph, j, some) for j in range(len(graph.segments))]).sum(dim=0)
             parts.append(self.model.score(total, len(graph.segments)))
         return torch.cat(parts).double().numpy()
@@ -169,7 +167,8 @@ class SourceForm(nn.Module):
 
     def forward(self, rows: NDArray[np.int64]) -> Tensor:
         """(rows,) scores."""
-        batch, segment, encoder = self.graph.configurations(rows[np.newaxis], self.segment), self.segment, self.model.encoder
+        segment, encoder = self.segment, self.model.encoder
+        batch = self.graph.configurations(rows[np.newaxis], segment)
         assert isinstance(batch, LayoutBatch)
         parts = (batch.codebook, batch.sizes, batch.moves)
         read = [torch.from_numpy(part[batch.codes]).flatten(0, 1) for part in parts]
