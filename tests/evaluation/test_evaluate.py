@@ -29,7 +29,7 @@ from hlorank.evaluation.evaluate import (
 from hlorank.evaluation.graph_report import PER_GRAPH, PREDICTIONS, per_graph_columns
 from hlorank.evaluation.submission import read_submission
 from hlorank.featurize.features import GraphFeatures
-from hlorank.featurize.featurize_graph import official_features
+from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.files import METRICS, RUN, DataError, read_json, write_json
 from hlorank.metrics import group_medians, noise_ceiling
 from hlorank.models.baselines.baseline import BASELINES
@@ -236,7 +236,7 @@ def test_splits_without_graphs_have_counts_and_no_means(tmp_path: Path) -> None:
 def real(data: Path, collection: Collection, split: Split) -> GraphFeatures:
     """Return a real graph with its distinct configurations."""
     (path,) = graph_files(data / "tpugraphs" / "npz", collection, split)
-    return official_features(read_graph(path, collection.kind))
+    return featurize_graph(read_graph(path, collection.kind), None)
 
 
 def test_real_layout_graphs(shared_data: Path, tmp_path: Path) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
+from hlorank.data.collection import Collection
 from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, Measurements, TileConfigurations
 from hlorank.data.graph import Graph
+from hlorank.featurize.feature_spec import FeatureSpec
+from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.hlo.node_features import OPCODES
+from tests.sections import featurize_config
 
 MakeGraph = Callable[..., MeasuredGraph]
 Node = tuple[str, list[int], list[int]]
@@ -25,6 +30,13 @@ def graph_of(*nodes: Node, columns: dict[int, dict[int, float]] | None = None) -
     edges = sorted((user, operand) for user, (_, _, operands) in enumerate(nodes) for operand in operands)
     opcodes = np.array([OPCODES[opcode] for opcode, _, _ in nodes], dtype=np.uint8)
     return Graph(feat, opcodes, np.array(edges, dtype=np.int64).reshape(-1, 2), np.array([0, len(nodes)]))
+
+
+def fitted(address: str, *graphs: MeasuredGraph, **changes: Any) -> FeatureSpec:
+    """Fit a specification with the given options on graphs."""
+    options = featurize_config(**changes)
+    samples = [TrainSample.of(graph.name, graph, options) for graph in graphs]
+    return fit_spec(Collection.parse(address), options, samples)
 
 
 def _graph(rng: np.random.Generator, nodes: int) -> Graph:

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hlorank.data.collection import Collection
-from hlorank.data.configurations import MeasuredGraph
 from hlorank.featurize.columns import node_columns, node_layout
-from hlorank.featurize.feature_spec import extra_columns
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.files import DataError
 from hlorank.hlo.extra import extra_features
 from hlorank.hlo.reader import featurize, read_records
 from tests.sections import featurize_config
-
-MakeGraph = Callable[..., MeasuredGraph]
-
-PLAIN = featurize_config()
-LAYOUT = Collection("layout", "cpu", "random")
 
 
 def raw_nodes(*nodes: tuple[list[int], list[int]]) -> np.ndarray:
@@ -66,19 +58,14 @@ def test_a_graph_without_layouts_has_none() -> None:
     assert (node_layout(raw_nodes(([5], []), ([5, 7], []), ([], []))) == -1).all()
 
 
-def test_without_options_the_columns_are_the_raw_ones(layout_graph: MakeGraph) -> None:
-    graph = layout_graph().graph
-    assert extra_columns(PLAIN) == []
-    np.testing.assert_array_equal(node_columns(graph, PLAIN, None), graph.node_feat[:, :134])
-
-
 def test_features_of_the_official_protobuf(shared_data: Path) -> None:
     (record,) = read_records(shared_data / "official" / "module_tuning_data_layout.pb")
     measured, program = featurize(record)
     options = featurize_config(protobuf=True)
     extra = extra_features(program)
-    spec = fit_spec(LAYOUT, options, [TrainSample.of("a", measured, options, extra)])
-    names = [*map(str, range(134)), *extra_columns(options)]
+    collection = Collection("layout", "cpu", "random")
+    spec = fit_spec(collection, options, [TrainSample.of("a", measured, options, extra)])
+    names = [*map(str, range(134)), *spec.extra_columns]
     raw = node_columns(measured.graph, options, extra)
     assert raw.shape == (measured.graph.nodes, len(names)) == (3163, 134 + 85)
     column = names.index("operand_shapes[1][4]")

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 
-from hlorank.config import ConfigError, FeaturizeConfig, parse
-from hlorank.data.collection import Collection
-from hlorank.data.configurations import MeasuredGraph
+from hlorank.config import ConfigError, parse
 from hlorank.featurize.feature_spec import ColumnTransform, FeatureSpec
-from hlorank.featurize.fit_spec import TrainSample, fit_spec
-from tests.sections import featurize_config
-
-MakeGraph = Callable[..., MeasuredGraph]
+from tests.featurize.conftest import MakeGraph, fitted
 
 
 @pytest.fixture(scope="module", params=["layout:cpu:random", "tile:cpu"])
 def spec(request: pytest.FixtureRequest, layout_graph: MakeGraph, tile_graph: MakeGraph) -> FeatureSpec:
     measured = layout_graph() if request.param.startswith("layout") else tile_graph()
-    options = featurize_config(scaling="minmax", opcode_width=4)
-    return fit_spec(Collection.parse(request.param), options, [TrainSample.of("graph", measured, options)])
+    return fitted(request.param, measured, scaling="minmax", opcode_width=4)
 
 
 def test_json_round_trip(spec: FeatureSpec) -> None:
@@ -108,20 +100,3 @@ def test_opcode_index(spec: FeatureSpec) -> None:
     assert vocabulary.dtype == np.uint8
     assert vocabulary.tolist() == list(range(1, len(spec.opcodes) + 1))
     assert spec.opcode_index(np.array([0, 97, 120], dtype=np.uint8)).tolist() == [0, 0, 0]
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("scaling", "robust"),
-        ("log_range", -1.0),
-        ("log_range", float("nan")),
-        ("opcode_width", 0),
-        ("prune_hops", -1),
-    ],
-)
-def test_bad_options_are_refused(key: str, value: Any) -> None:
-    values = featurize_config().model_dump()
-    parse(FeaturizeConfig, values, prefix="featurize")
-    with pytest.raises(ConfigError, match=key):
-        parse(FeaturizeConfig, {**values, key: value}, prefix="featurize")

@@ -2,43 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hlorank.data.collection import Collection
 from hlorank.data.configurations import MeasuredGraph
 from hlorank.featurize.feature_store import FeatureStore, graph_folder, skip_reason, stored_entry, write_graph_features
 from hlorank.featurize.features import GraphFeatures
 from hlorank.featurize.featurize_graph import featurize_graph
-from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.files import DataError
-from tests.sections import featurize_config
+from tests.featurize.conftest import MakeGraph, fitted
 
-MakeGraph = Callable[..., MeasuredGraph]
 KEY = {"source": "a", "spec": "b"}
 
 
 def featurized(address: str, measured: MeasuredGraph) -> GraphFeatures:
-    options = featurize_config(opcode_width=4)
-    sample = TrainSample.of(measured.name, measured, options)
-    return featurize_graph(measured, fit_spec(Collection.parse(address), options, [sample]))
+    return featurize_graph(measured, fitted(address, measured))
 
 
-@pytest.mark.parametrize("name", ["unet_3d.4x4.bf16", ".hidden", "..", ".", "a/../../b", "späte: 50 %", "x" * 250])
-def test_any_name_gives_a_separate_folder(tmp_path: Path, name: str) -> None:
-    folder = graph_folder(tmp_path, "train", name)
-    assert folder.resolve().parent == tmp_path / "graphs" / "train"
-    assert not folder.name.startswith(".")
-    folder.mkdir(parents=True)
-
-
-def test_names_do_not_collide(tmp_path: Path) -> None:
-    names = [".a", "%2Ea", "a", "A", "a.b", "a%2Eb", "a/b", "a%2Fb"]
-    assert len({graph_folder(tmp_path, "train", name) for name in names}) == len(names)
+def test_any_name_gives_a_separate_folder(tmp_path: Path) -> None:
+    names = ["unet_3d.4x4.bf16", ".hidden", "..", ".", "a/../../b", "späte: 50 %", "x" * 250]
+    names += [".a", "%2Ea", "a", "A", "a.b", "a%2Eb", "a/b", "a%2Fb"]
+    folders = {graph_folder(tmp_path, "train", name) for name in names}
+    assert len(folders) == len(names)
+    for folder in folders:
+        assert folder.resolve().parent == tmp_path / "graphs" / "train"
+        assert not folder.name.startswith(".")
+        folder.mkdir(parents=True)
 
 
 def test_entries(tmp_path: Path, layout_graph: MakeGraph) -> None:

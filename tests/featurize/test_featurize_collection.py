@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import grimp
@@ -17,7 +16,7 @@ import numpy as np
 import pytest
 
 from hlorank.data.collection import SPLITS, Collection, graph_files, read_graph, sidecar_path, write_graph
-from hlorank.data.configurations import TILE_FEATURES, MeasuredGraph
+from hlorank.data.configurations import TILE_FEATURES
 from hlorank.data.splits import family
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
@@ -27,9 +26,8 @@ from hlorank.files import DataError, read_json, sha256_file
 from hlorank.hlo.extra import extra_features, extra_path, write_extra
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.program import Program, flatten
+from tests.featurize.conftest import MakeGraph
 from tests.sections import featurize_config
-
-MakeGraph = Callable[..., MeasuredGraph]
 
 LAYOUT = Collection("layout", "cpu", "random")
 TILE = Collection("tile", "cpu")
@@ -85,30 +83,23 @@ def test_the_store_has_the_features_of_featurize_graph(tmp_path: Path, raw: Path
     assert isinstance(parts, LayoutFeatures if collection is LAYOUT else TileFeatures)
 
 
-def test_only_train_is_fitted(tmp_path: Path, raw: Path, layout_graph: MakeGraph) -> None:
-    featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "one")
-    write_graph(raw / LAYOUT.path / "valid/e.npz", layout_graph("e", seed=9))
-    (raw / LAYOUT.path / "test/..d.npz").unlink()
-    featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "two")
-    one, two = FeatureStore(tmp_path / "one"), FeatureStore(tmp_path / "two")
-    assert one.spec.model_dump(mode="json") == two.spec.model_dump(mode="json")
-    assert one.fingerprint != two.fingerprint
-
-
-def test_features_of_unchanged_graphs_are_kept(tmp_path: Path, raw: Path, layout_graph: MakeGraph) -> None:
+def test_features_of_unchanged_graphs_are_kept_and_only_train_is_fitted(
+    tmp_path: Path, raw: Path, layout_graph: MakeGraph
+) -> None:
     output = tmp_path / "out"
     featurize_collection(raw, LAYOUT, CONFIG, output)
-    before = changed_at(output)
+    before, first = changed_at(output), FeatureStore(output)
     featurize_collection(raw, LAYOUT, CONFIG, output)
     assert changed_at(output) == before
     write_graph(raw / LAYOUT.path / "valid/c.npz", layout_graph("c", seed=8))
     (raw / LAYOUT.path / "test/..d.npz").unlink()
     (output / "graphs/train/.b.partial").mkdir()
     featurize_collection(raw, LAYOUT, CONFIG, output)
-    after = changed_at(output)
-    assert {key for key in after if after[key] == before[key]} == {
-        key for key in before if key.startswith("graphs/train/")
-    }
+    after, second = changed_at(output), FeatureStore(output)
+    kept = {key for key in after if after[key] == before[key]}
+    assert kept == {key for key in before if key.startswith("graphs/train/")}
+    assert first.spec.model_dump(mode="json") == second.spec.model_dump(mode="json")
+    assert first.fingerprint != second.fingerprint
     assert not list((output / "graphs/test").iterdir())
     featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "fresh")
     shutil.rmtree(output / "graphs/test")
@@ -158,22 +149,24 @@ def test_a_kill_leaves_an_incomplete_store_that_the_next_run_completes(tmp_path:
     featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "whole")
     output = tmp_path / "out"
     script = tmp_path / "build.py"
-    script.write_text(
-        "import time\n"
-        "from pathlib import Path\n"
-        "from hlorank.data.collection import Collection\n"
-        "from hlorank.config import FeaturizeConfig\n"
-        "from hlorank.featurize import featurize_collection as module\n"
-        "make = module.featurize_graph\n"
-        "def slow(measured, spec, *extra):\n"
-        "    if measured.name == 'b':\n"
-        "        time.sleep(60)\n"
-        "    return make(measured, spec, *extra)\n"
-        "module.featurize_graph = slow\n"
-        f"config = FeaturizeConfig(**{CONFIG.model_dump()!r})\n"
-        f"module.featurize_collection(Path({str(raw)!r}), Collection('layout', 'cpu', 'random'), config, "
-        f"Path({str(output)!r}))\n"
-    )
+    script.write_text(f"""
+import time
+from pathlib import Path
+from hlorank.config import FeaturizeConfig
+from hlorank.data.collection import Collection
+from hlorank.featurize import featurize_collection as module
+
+make = module.featurize_graph
+
+def slow(measured, *arguments):
+    if measured.name == "b":
+        time.sleep(60)
+    return make(measured, *arguments)
+
+module.featurize_graph = slow
+config = FeaturizeConfig(**{CONFIG.model_dump()!r})
+module.featurize_collection(Path({str(raw)!r}), Collection("layout", "cpu", "random"), config, Path({str(output)!r}))
+""")
     process = subprocess.Popen([sys.executable, script], start_new_session=True)
     deadline = time.monotonic() + 60
     while not (output / "graphs/train/a.4x4").exists() and time.monotonic() < deadline:
@@ -187,37 +180,29 @@ def test_a_kill_leaves_an_incomplete_store_that_the_next_run_completes(tmp_path:
     assert digests(output) == digests(tmp_path / "whole")
 
 
-def test_all_bad_files_are_named(tmp_path: Path, raw: Path) -> None:
-    bad = ["train/b.npz", "train/same.npz", "valid/c.npz"]
-    for name in bad:
-        path = raw / LAYOUT.path / name
+def test_all_bad_files_and_an_empty_train_split_are_named(tmp_path: Path, raw: Path) -> None:
+    bad = [raw / LAYOUT.path / name for name in ("valid/c.npz", "train/b.npz", "train/same.npz")]
+    bad[0].write_bytes(b"no zip")
+    with pytest.raises(DataError, match=r"valid/c\.npz: file: "):
+        featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
+    for path in bad[1:]:
         path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ExceptionGroup) as caught:
         featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
-    files = [error.file for error in caught.value.exceptions if isinstance(error, DataError)]
-    assert files == [raw / LAYOUT.path / name for name in bad]
-
-
-def test_a_bad_file_outside_train_and_an_empty_train_split_are_named(tmp_path: Path, raw: Path) -> None:
-    (raw / LAYOUT.path / "valid/c.npz").write_bytes(b"no zip")
-    with pytest.raises(DataError, match=r"valid/c\.npz: file: "):
-        featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
+    assert {error.file for error in caught.value.exceptions if isinstance(error, DataError)} == {*bad}
     shutil.rmtree(raw / LAYOUT.path / "train")
     with pytest.raises(DataError, match=r"layout/cpu/random: train: "):
         featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
 
 
-@pytest.mark.parametrize(
-    ("file", "content"),
-    [("graphs.json", "{}"), ("graphs.json", '{"fingerprint": "", "splits": 1}'), ("spec.json", "{}")],
-)
-def test_a_damaged_store_is_an_error(tmp_path: Path, raw: Path, file: str, content: str) -> None:
+def test_a_damaged_store_is_an_error(tmp_path: Path, raw: Path) -> None:
     featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
     with pytest.raises(DataError, match=r"valid: .*\['c'\].*\bb\b"):
         FeatureStore(tmp_path / "out").open("valid", "b")
-    (tmp_path / "out" / file).write_text(content)
-    with pytest.raises(DataError, match=file):
-        FeatureStore(tmp_path / "out")
+    for file in ("spec.json", "graphs.json"):
+        (tmp_path / "out" / file).write_text("{}")
+        with pytest.raises(DataError, match=file):
+            FeatureStore(tmp_path / "out")
 
 
 def test_metrics(tmp_path: Path, raw: Path) -> None:
@@ -233,11 +218,8 @@ def test_metrics(tmp_path: Path, raw: Path) -> None:
         "configurations": 19,
         "distinct_configurations": 15,
     }
-    entries = [
-        entry
-        for split in ("train", "valid", "test")
-        for entry in FeatureStore(tmp_path / "out").entries(split).values()
-    ]
+    store = FeatureStore(tmp_path / "out")
+    entries = [entry for split in SPLITS for entry in store.entries(split).values()]
     raw_bytes = sum(entry.configurations * entry.configurable_nodes * 72 for entry in entries)
     assert metrics["raw_bytes_per_configuration"] == pytest.approx(raw_bytes / 37)
     assert metrics["bytes_per_configuration"] < metrics["raw_bytes_per_configuration"]
@@ -284,22 +266,17 @@ def test_extra_features_of_the_protobuf(tmp_path: Path, raw: Path) -> None:
     write_extra(files[0], chain(40, 3))
     featurize_collection(raw, LAYOUT, config, output)
     store, before = FeatureStore(output), changed_at(output)
-    for split in ("train", "valid", "test"):
-        for name in store.graphs(split):
-            measured = read_graph(raw / LAYOUT.path / split / f"{name}.npz", "layout")
-            expected = featurize_graph(measured, store.spec, extra_features(chain(40, 3)))
-            assert_equal(store.open(split, name), expected)
+    measured = read_graph(raw / LAYOUT.path / "valid/c.npz", "layout")
+    expected = featurize_graph(measured, store.spec, extra_features(chain(40, 3)))
+    assert_equal(store.open("valid", "c"), expected)
 
     write_extra(raw / LAYOUT.path / "valid/c.npz", chain(40, 4))
     featurize_collection(raw, LAYOUT, config, output)
     after = changed_at(output)
     assert {place.split("/")[2] for place in after if after[place] != before[place]} == {"c"}
     assert FeatureStore(output).fingerprint != store.fingerprint
-    featurize_collection(raw, LAYOUT, CONFIG, output)  # without the option the files play no role
-    plain = FeatureStore(output)
     extra_path(raw / LAYOUT.path / "valid/c.npz").unlink()
-    featurize_collection(raw, LAYOUT, CONFIG, output)
-    assert FeatureStore(output).fingerprint == plain.fingerprint
+    featurize_collection(raw, LAYOUT, CONFIG, output)  # without the option the files play no role
 
 
 def test_bounds_of_tpus_are_registers(raw: Path, tmp_path: Path) -> None:

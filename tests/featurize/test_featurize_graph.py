@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,22 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hlorank.config import FeaturizeConfig
-from hlorank.data.collection import Collection, read_graph
+from hlorank.data.collection import read_graph
 from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, Measurements
 from hlorank.data.graph import Graph, Int64
-from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.featurize.features import LayoutFeatures, TileFeatures, distances
 from hlorank.featurize.featurize_graph import featurize_graph, prune
-from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.files import DataError
+from tests.featurize.conftest import MakeGraph, fitted
 from tests.sections import featurize_config
 
-MakeGraph = Callable[..., MeasuredGraph]
-
-
 PLAIN = featurize_config()
-ONE = PLAIN.model_copy(update={"prune_hops": 1})
-EDGES = ONE.model_copy(update={"prune_edges": True})
+ONE = featurize_config(prune_hops=1)
+EDGES = featurize_config(prune_hops=1, prune_edges=True)
 
 
 def layouts(graph: Graph, node_ids: list[int] | Int64) -> MeasuredGraph:
@@ -45,11 +40,6 @@ def graph_of(nodes: int, edges: list[tuple[int, int]], splits: list[int]) -> Gra
     return Graph(feat, np.arange(1, nodes + 1).astype(np.uint8), rows, np.array(splits))
 
 
-def chain(nodes: int) -> Graph:
-    """Make a chain in which each node consumes the previous one, in two blocks of equal size."""
-    return graph_of(nodes, [(node, node - 1) for node in range(1, nodes)], [0, nodes // 2, nodes])
-
-
 @st.composite
 def measured_graphs(draw: st.DrawFn) -> MeasuredGraph:
     nodes = draw(st.integers(2, 40))
@@ -58,28 +48,6 @@ def measured_graphs(draw: st.DrawFn) -> MeasuredGraph:
     splits = draw(st.sets(st.integers(1, nodes - 1), max_size=4))
     node_ids = draw(st.sets(st.integers(0, nodes - 1), min_size=1, max_size=4))
     return layouts(graph_of(nodes, edges, sorted({0, nodes} | splits)), sorted(node_ids))
-
-
-options_that_prune = st.builds(
-    featurize_config,
-    prune_hops=st.integers(0, 3),
-    prune_edges=st.booleans(),
-)
-
-
-def fitted(address: str, *graphs: MeasuredGraph, prune_hops: int | None = None) -> FeatureSpec:
-    options = featurize_config(prune_hops=prune_hops)
-    return fit_spec(
-        Collection.parse(address), options, [TrainSample.of(graph.name, graph, options) for graph in graphs]
-    )
-
-
-def test_other_nodes_of_a_chain_are_left_out() -> None:
-    pruned = prune(layouts(chain(10), [7]), PLAIN.model_copy(update={"prune_hops": 2}))
-    assert pruned.kept.tolist() == [5, 6, 7, 8, 9]
-    assert pruned.node_of.tolist() == [-1] * 5 + [0, 1, 2, 3, 4]
-    assert pruned.edge_index.tolist() == [[1, 0], [2, 1], [3, 2], [4, 3]]
-    assert pruned.node_splits.tolist() == [0, 5]  # the first block is empty and vanishes
 
 
 def test_only_edges_that_touch_configurable_nodes() -> None:
@@ -94,7 +62,7 @@ def test_only_edges_that_touch_configurable_nodes() -> None:
     assert len(whole.kept) == 8
 
 
-@given(measured_graphs(), options_that_prune)
+@given(measured_graphs(), st.builds(featurize_config, prune_hops=st.integers(0, 3), prune_edges=st.booleans()))
 @settings(deadline=None, max_examples=100)
 def test_kept_nodes_edges_and_computations(measured: MeasuredGraph, options: FeaturizeConfig) -> None:
     graph, configurations = measured.graph, measured.configurations
@@ -161,6 +129,8 @@ def test_layout_features(layout_graph: MakeGraph) -> None:
     indices, labels = features.targets()
     assert indices.tolist() == list(range(9))
     assert labels[0] == np.median(measured.measurements.runtime[::3])
+    arrays = {**vars(features), **vars(parts)}.values()
+    assert all(array.flags.c_contiguous for array in arrays if isinstance(array, np.ndarray))
 
 
 def test_tile_features(tile_graph: MakeGraph) -> None:
@@ -195,30 +165,21 @@ def test_sizes_of_operands_that_are_pruned_remain(layout_graph: MakeGraph) -> No
     assert sizes[6] > 0
 
 
-def test_rows_are_contiguous(layout_graph: MakeGraph, tile_graph: MakeGraph) -> None:
-    for address, measured in (("layout:xla:random", layout_graph()), ("tile:xla", tile_graph())):
-        features = featurize_graph(measured, fitted(address, measured))
-        arrays = {**vars(features), **vars(features.configurations)}
-        assert all(array.flags.c_contiguous for array in arrays.values() if isinstance(array, np.ndarray))
-
-
 def test_an_unknown_opcode_has_index_0(layout_graph: MakeGraph) -> None:
     measured = layout_graph()
     spec = fitted("layout:xla:random", measured)
     opcodes = measured.graph.node_opcode.copy()
     opcodes[:2] = 0, 120
-    changed = replace(measured, graph=replace(measured.graph, node_opcode=opcodes))
-    features = featurize_graph(changed, spec)
+    features = featurize_graph(replace(measured, graph=replace(measured.graph, node_opcode=opcodes)), spec)
     assert features.opcode[:2].tolist() == [0, 0]
     np.testing.assert_array_equal(spec.opcodes[features.opcode[2:].astype(int) - 1], opcodes[2:])
 
 
 def test_the_other_kind_is_refused(layout_graph: MakeGraph, tile_graph: MakeGraph) -> None:
     layout, tile = layout_graph(), tile_graph()
-    with pytest.raises(DataError, match=r"tile:xla.*LayoutConfigurations"):
-        featurize_graph(layout, fitted("tile:xla", tile))
-    with pytest.raises(DataError, match=r"layout:xla:random.*TileConfigurations"):
-        featurize_graph(tile, fitted("layout:xla:random", layout))
+    for measured, spec in ((layout, fitted("tile:xla", tile)), (tile, fitted("layout:xla:random", layout))):
+        with pytest.raises(DataError, match=str(spec.collection)):
+            featurize_graph(measured, spec)
 
 
 @pytest.mark.parametrize(
@@ -244,18 +205,3 @@ def test_real_layouts(shared_data: Path, path: str, configurations: int, distinc
     rank = (measured.graph.node_feat[:, 21:27] > 0).sum(axis=1)
     assert ((features.node_layout >= 0).sum(axis=1) == rank).all()
     assert np.isfinite(features.node_feat).all()
-
-
-@pytest.mark.parametrize(
-    ("path", "configurations", "distinct"),
-    [
-        ("train/retinanet.2x2.fp32_-342c949e14733d96.npz", 2, 1),
-        ("valid/inception_v3_batch_128_train_426e203f19335d17.npz", 9, 8),
-        ("test/d6f5f54247bd1e58a10b9e7062c636ab.npz", 25, 1),
-    ],
-)
-def test_real_tiles(shared_data: Path, path: str, configurations: int, distinct: int) -> None:
-    measured = read_graph(shared_data / "tpugraphs/npz/tile/xla" / path, "tile")
-    features = featurize_graph(measured, fitted("tile:xla", measured))
-    assert len(features.row_of) == configurations
-    assert features.distinct == distinct

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -11,18 +10,10 @@ import pytest
 from sklearn.decomposition import TruncatedSVD
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
-from hlorank.data.collection import Collection
-from hlorank.data.configurations import MeasuredGraph
 from hlorank.featurize.feature_spec import ColumnTransform, signed_log
-from hlorank.featurize.fit_spec import ColumnStatistics, TrainSample, fit_spec, opcode_embedding
+from hlorank.featurize.fit_spec import ColumnStatistics, opcode_embedding
 from hlorank.files import DataError
-from tests.sections import featurize_config
-
-MakeGraph = Callable[..., MeasuredGraph]
-
-COLLECTION = Collection("layout", "xla", "random")
-OPTIONS = featurize_config(opcode_width=6)
-
+from tests.featurize.conftest import MakeGraph, fitted
 
 Scaling = Literal["standard", "minmax"]
 
@@ -55,13 +46,9 @@ def test_all_columns_constant() -> None:
     assert transform(VALUES).shape == (50, 0)
 
 
-def sample(measured: MeasuredGraph) -> TrainSample:
-    return TrainSample.of(measured.name, measured, OPTIONS)
-
-
 def test_columns_and_opcodes_of_all_graphs_count(layout_graph: MakeGraph) -> None:
     graphs = [layout_graph(seed=seed) for seed in (0, 1)]
-    spec = fit_spec(COLLECTION, OPTIONS, map(sample, graphs))
+    spec = fitted("layout:xla:random", *graphs)
     feat = np.concatenate([graph.graph.node_feat for graph in graphs])[:, :134]
     span = feat.max(axis=0) - feat.min(axis=0)
     # Column 1 is constant; layouts (134 and up) and the opcode are categories, no numbers.
@@ -71,35 +58,23 @@ def test_columns_and_opcodes_of_all_graphs_count(layout_graph: MakeGraph) -> Non
     plain = ~spec.node_columns.logarithmic
     np.testing.assert_allclose(spec.node_columns.center[plain], feat.mean(axis=0)[span > 0][plain], rtol=1e-5)
     assert spec.opcodes.tolist() == [2, 26, 34, 63, 75]
+    assert spec.opcode_embedding.shape == (6, 8)
+    assert not spec.opcode_embedding[0].any()  # unknown opcodes
+    assert spec.opcode_embedding[1:].any(axis=1).all()
     assert spec.tile_columns is None
 
 
-def test_the_embedding_has_a_row_for_unknown_opcodes(layout_graph: MakeGraph) -> None:
-    spec = fit_spec(COLLECTION, OPTIONS, [sample(layout_graph())])
-    assert spec.opcode_embedding.shape == (6, 6)
-    assert not spec.opcode_embedding[0].any()
-    assert spec.opcode_embedding[1:].any(axis=1).all()
-
-
 def test_layout_configurations_and_runtimes_do_not_matter(layout_graph: MakeGraph) -> None:
-    measured, other = layout_graph(), layout_graph(seed=1, configurations=3)
+    measured, other = layout_graph("a"), layout_graph("b", seed=1, configurations=3)
     changed = replace(other, graph=measured.graph)
-    one, two = (fit_spec(COLLECTION, OPTIONS, [sample(graph)]) for graph in (measured, changed))
-    assert one.fingerprint == two.fingerprint
-    assert one.fingerprint != fit_spec(COLLECTION, OPTIONS, [sample(other)]).fingerprint
-
-
-def test_inputs_identify_the_data_of_the_fit(layout_graph: MakeGraph) -> None:
-    one, same, other = (
-        fit_spec(COLLECTION, OPTIONS, [TrainSample.of(source, layout_graph(), OPTIONS)]) for source in "aab"
-    )
-    assert one.inputs == same.inputs != other.inputs
-    assert one.fingerprint == other.fingerprint  # the content is the same
+    specs = [fitted("layout:xla:random", graph) for graph in (measured, measured, changed, other)]
+    assert len({spec.fingerprint for spec in specs[:3]}) == 1 != len({spec.fingerprint for spec in specs[2:]})
+    assert specs[0].inputs == specs[1].inputs != specs[2].inputs
 
 
 def test_no_graph_is_an_error() -> None:
     with pytest.raises(DataError, match="layout:xla:random"):
-        fit_spec(COLLECTION, OPTIONS, [])
+        fitted("layout:xla:random")
 
 
 def ppmi(counts: np.ndarray) -> np.ndarray:
@@ -141,14 +116,3 @@ def test_zeros_for_opcodes_without_edges_and_columns_beyond_the_rank(counts: np.
     assert embedding[:, 10].any()
     assert not embedding[:, 11:].any()  # 11 opcodes have edges
     assert not opcode_embedding(np.zeros((2, 2), dtype=np.int64), 4).any()
-
-
-def test_equal_neighbours_give_equal_embeddings() -> None:
-    # 1 and 2 consume 0 alike, and 3 and 4 consume them alike.
-    counts = np.zeros((6, 6), dtype=np.int64)
-    counts[1, 0] = counts[2, 0] = 7
-    counts[3, 1] = counts[3, 2] = counts[4, 1] = counts[4, 2] = 3
-    counts[5, 3] = 9
-    embedding = opcode_embedding(counts, 4)
-    np.testing.assert_allclose(embedding[1], embedding[2], atol=1e-6)
-    assert not np.allclose(embedding[1], embedding[3], atol=0.1)

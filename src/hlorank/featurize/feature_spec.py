@@ -80,15 +80,6 @@ class ColumnTransform(Section):
         return ((kept - self.center) / self.scale).astype(np.float32)
 
 
-def extra_columns(options: FeaturizeConfig) -> list[str]:
-    """Return the names of the numeric columns beyond the 134, which index the arrays of the protobuf."""
-    if not options.protobuf:
-        return []
-    return [
-        key + "".join(f"[{i}]" for i in index) for key, shape in EXTRA_SHAPES.items() for index in np.ndindex(shape)
-    ]
-
-
 def _collection(value: object) -> Collection:
     return value if isinstance(value, Collection) else Collection.parse(str(value))
 
@@ -160,8 +151,9 @@ class FeatureSpec(Section):
     @computed_field  # type: ignore[prop-decorator]  # mypy supports no decorator above a property
     @property
     def extra_columns(self) -> list[str]:
-        """Names of the numeric columns beyond the 134."""
-        return extra_columns(self.options)
+        """Names of the numeric columns beyond the 134, which index the arrays of the protobuf."""
+        shapes = EXTRA_SHAPES if self.options.protobuf else {}
+        return [key + "".join(f"[{i}]" for i in index) for key, shape in shapes.items() for index in np.ndindex(shape)]
 
     @computed_field  # type: ignore[prop-decorator]  # mypy supports no decorator above a property
     @property

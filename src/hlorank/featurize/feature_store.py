@@ -136,13 +136,7 @@ def stored_entry(folder: Path, key: dict[str, str]) -> GraphEntry | None:
 
 
 class GraphStore:
-    """Reader of the graphs of a store.
-
-    `fingerprint` identifies the content: all raw files, and how they were featurized.
-
-    Raises:
-        DataError: the store at `root` is missing, incomplete or damaged.
-    """
+    """Reader of the graphs of a store; a missing, incomplete or damaged store is a DataError."""
 
     remedy: ClassVar[str] = "delete the folder, which is made again"
 
@@ -171,26 +165,20 @@ class GraphStore:
         return {name: entry.skipped for name, entry in self._entries[split].items() if entry.skipped is not None}
 
     def open(self, split: Split, name: str) -> GraphFeatures:
-        """Map a graph's arrays into memory; an array is read where it is accessed.
-
-        Raises:
-            DataError: `split` has no graph `name`, or a file of it is damaged.
-        """
+        """Map a graph's arrays into memory, each read where it is accessed; an unknown graph is a DataError."""
         if name not in self._entries[split]:
             raise DataError(split, f"one of the graphs {self.graphs(split)[:20]}", name, file=self.root)
         folder, entry = graph_folder(self.root, split, name), self._entries[split][name]
 
-        def array(key: str) -> Any:
-            return map_array(folder / f"{key}.npy")
+        def arrays(*keys: str) -> dict[str, Any]:
+            return {key: map_array(folder / f"{key}.npy") for key in keys}
 
-        layout = entry.configurable_nodes > 0
+        kind: type[LayoutFeatures | TileFeatures] = LayoutFeatures if entry.configurable_nodes else TileFeatures
         return GraphFeatures(
             name=name,
-            **{key: array(key) for key in _GRAPH_ARRAYS},
-            configurations=LayoutFeatures(*(array(field.name) for field in fields(LayoutFeatures)))
-            if layout
-            else TileFeatures(array("feat")),
-            normalizer=None if layout else array("normalizer"),
+            **arrays(*_GRAPH_ARRAYS),
+            configurations=kind(**arrays(*(field.name for field in fields(kind)))),
+            **{"normalizer": None} if kind is LayoutFeatures else arrays("normalizer"),
             split_half_tau=entry.split_half_tau,
             family=entry.family,
         )

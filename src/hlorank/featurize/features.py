@@ -18,27 +18,22 @@ AnyNumber = TypeVar("AnyNumber", bound=np.generic)
 
 @dataclass(frozen=True, eq=False)
 class LayoutFeatures:
-    """Distinct layout configurations of one graph.
-
-    Attributes:
-        node_ids: (configurable nodes,) int64, increasing.
-        codebook: (U, 18) int8, rows of layout values, in lexicographic order.
-        sizes: (U, 18) float32, the sizes of the dimensions in the order of the layouts, 0 where a layout has no value
-            or the tensor is unknown.
-        moves: (U, 3) float32, what copies to the layouts move, as `copy_moves` returns it; 0 without
-            `featurize.derived: [layout_moves]`. The triples of a row of layouts, its sizes and its moves are distinct.
-        tensors: (T, 16) int32, the tensors whose layouts depend on a configuration, as `copy_tensors` returns them.
-        uses: (uses, 3) int32, the uses of these tensors.
-        codes: (distinct configurations, configurable nodes), unsigned, rows of the codebook.
-    """
+    """Distinct layout configurations of one graph."""
 
     node_ids: NDArray[np.int64]
+    """(configurable nodes,) increasing."""
     codebook: NDArray[np.int8]
+    """(U, 18) rows of layout values, in lexicographic order; with sizes and moves, the rows are distinct."""
     sizes: NDArray[np.float32]
+    """(U, 18) the dimensions in the order of the layouts, 0 where a layout has no value or the tensor is unknown."""
     moves: NDArray[np.float32]
+    """(U, 3) what copies to the layouts move, see `copy_moves`; 0 without `featurize.derived: [layout_moves]`."""
     tensors: NDArray[np.int32]
+    """(T, 16) the tensors whose layouts depend on a configuration, see `copy_tensors`."""
     uses: NDArray[np.int32]
+    """(uses, 3) the uses of these tensors."""
     codes: NDArray[np.unsignedinteger[Any]]
+    """(distinct configurations, configurable nodes) rows of the codebook."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,33 +45,27 @@ class TileFeatures:
 
 @dataclass(frozen=True, eq=False)
 class GraphFeatures:
-    """Features of one pruned graph; the arrays may be memory-mapped.
-
-    Attributes:
-        node_feat: (nodes, columns kept) float32, scaled.
-        opcode: (nodes,) uint8, index into the opcode vocabulary, 0 = unknown.
-        node_layout: (nodes, 6) int8, minor_to_major padded with -1.
-        edge_index: (edges, 2) int64, row [u, v]: u consumes the output of v.
-        node_splits: (computations + 1,) int64.
-        configurations: the distinct configurations.
-        row_of: (configurations,) int64, the distinct configuration of each original row.
-        runtime: (configurations,) int64, nanoseconds of each original row, all 0 if withheld.
-        normalizer: (configurations,) int64 for tiles, None for layouts.
-        split_half_tau: Kendall tau between two halves of the measurements, None where nothing was measured twice.
-        family: its model family; empty where the graph is not of a collection.
-    """
+    """Features of one pruned graph; the arrays may be memory-mapped."""
 
     name: str
     node_feat: NDArray[np.float32]
+    """(nodes, columns kept) scaled."""
     opcode: NDArray[np.uint8]
+    """(nodes,) index into the opcode vocabulary, 0 = unknown."""
     node_layout: NDArray[np.int8]
+    """(nodes, 6) minor_to_major padded with -1."""
     edge_index: NDArray[np.int64]
+    """(edges, 2) row [u, v]: u consumes the output of v."""
     node_splits: NDArray[np.int64]
     configurations: LayoutFeatures | TileFeatures
     row_of: NDArray[np.int64]
+    """(configurations,) the distinct configuration of each original row."""
     runtime: NDArray[np.int64]
+    """(configurations,) nanoseconds of each original row, all 0 if withheld."""
     normalizer: NDArray[np.int64] | None
+    """(configurations,) for tiles, None for layouts."""
     split_half_tau: float | None = None
+    """Kendall tau between two halves of the measurements, None where nothing was measured twice."""
     family: str = ""
 
     @property
@@ -113,16 +102,10 @@ class GraphFeatures:
 
 
 def distinct_rows(rows: NDArray[Any]) -> tuple[Int64, Int64]:
-    """Find the distinct rows of an array, in order of first appearance, in time linear in its size.
+    """Return where each distinct row of an array first appears, (distinct,), and the distinct row of each, (rows,).
 
-    The result is exact, as the bytes of whole rows are compared; 0.0 and -0.0 are equal.
-
-    Returns:
-        The index at which each distinct row first appears, (distinct,), and the distinct row of each row, (rows,):
-        `rows[first][inverse]` equals `rows`.
+    The result is exact, as the bytes of whole rows are compared, in linear time; 0.0 and -0.0 are equal.
     """
-    if rows.ndim != 2:
-        raise ValueError(f"rows: expected two dimensions, found shape {rows.shape}")
     if np.issubdtype(rows.dtype, np.floating):
         rows = rows + rows.dtype.type(0)  # -0.0 becomes 0.0, which has other bytes
     seen: dict[bytes, int] = {}

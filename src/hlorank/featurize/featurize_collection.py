@@ -34,7 +34,7 @@ from hlorank.featurize.feature_store import (
     stored_entry,
     write_graph_features,
 )
-from hlorank.featurize.featurize_graph import featurize_graph, official_features
+from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.files import METRICS, SPEC, DataError, code_digest, counted, fingerprint, sha256_file, write_json
 from hlorank.hlo.extra import Extra, existing_extra, read_extra
@@ -71,11 +71,7 @@ def featurize_files(
     output: Path,
     compute: ComputeConfig = SERIAL,
 ) -> None:
-    """Do the work of `featurize_collection` on the npz files of each split, wherever they are.
-
-    Raises:
-        DataError: the train split is empty, or files are damaged, all of which are named.
-    """
+    """Do the work of `featurize_collection` on the npz files of each split, wherever they are."""
     (output / INDEX_FILE).unlink(missing_ok=True)
     sample = partial(_train_sample, collection=collection, options=config)
     try:
@@ -103,11 +99,7 @@ def featurize_files(
 
 
 def store_official(files: Mapping[Split, Sequence[Path]], kind: Kind, output: Path) -> None:
-    """Write the official columns of every graph into a store for `GraphStore`, as `featurize_collection` does features.
-
-    Raises:
-        DataError: files are damaged, all of which are named.
-    """
+    """Write the official columns of every graph into a store, as `featurize_collection` does features."""
     (output / INDEX_FILE).unlink(missing_ok=True)
     index = _store_graphs(SERIAL, files, kind, None, output)
     write_json(output / INDEX_FILE, index.model_dump(mode="json"))
@@ -132,9 +124,8 @@ def _store_graphs(
 
 def _source(path: Path, protobuf: bool) -> str:
     """Return the SHA-256 of the files that a graph is read from: its npz file and those next to it."""
-    files = [path, existing_extra(path)] if protobuf else [path]
-    files += [sidecar for sidecar in [sidecar_path(path)] if sidecar.is_file()]
-    return " ".join(sha256_file(file) for file in files)
+    files = [path, *([existing_extra(path)] if protobuf else []), sidecar_path(path)]
+    return " ".join(sha256_file(file) for file in files if file.is_file())
 
 
 def _read(path: Path, kind: Kind, protobuf: bool, first: int | None = None) -> tuple[MeasuredGraph, Extra | None]:
@@ -161,7 +152,7 @@ def _store_graph(
     entry = stored_entry(folder, key)
     if entry is None:
         measured, extra = _read(path, kind, protobuf)
-        features = official_features(measured) if spec is None else featurize_graph(measured, spec, extra)
+        features = featurize_graph(measured, spec, extra)
         named = measured_family(path) or family(path.stem)
         features = replace(features, split_half_tau=split_half_tau(path), family=named)
         entry = write_graph_features(folder, features, measured.graph, key)
@@ -170,24 +161,20 @@ def _store_graph(
 
 def _metrics(kind: Kind, entries: dict[Split, dict[str, GraphEntry]]) -> dict[str, Any]:
     def summary(graphs: list[GraphEntry]) -> dict[str, int]:
+        sizes = ("raw_nodes", "nodes", "raw_edges", "edges", "configurations")
         return {
             "graphs": len(graphs),
             "skipped_graphs": sum(graph.skipped is not None for graph in graphs),
-            "raw_nodes": sum(graph.raw_nodes for graph in graphs),
-            "nodes": sum(graph.nodes for graph in graphs),
-            "raw_edges": sum(graph.raw_edges for graph in graphs),
-            "edges": sum(graph.edges for graph in graphs),
-            "configurations": sum(graph.configurations for graph in graphs),
+            **{size: sum(getattr(graph, size) for graph in graphs) for size in sizes},
             "distinct_configurations": sum(graph.distinct for graph in graphs),
         }
 
     graphs = [graph for split in entries.values() for graph in split.values()]
     configurations = sum(graph.configurations for graph in graphs)
     values = LAYOUT_VALUES if kind == "layout" else TILE_FEATURES
-    slots = [graph.configurable_nodes if kind == "layout" else 1 for graph in graphs]
-    raw = sum(graph.configurations * count for graph, count in zip(graphs, slots, strict=True))
+    raw = sum(graph.configurations * (graph.configurable_nodes or 1) for graph in graphs)  # tiles have one row
     return {
-        **{split: summary(list(split_graphs.values())) for split, split_graphs in entries.items()},
+        **{split: summary([*split_graphs.values()]) for split, split_graphs in entries.items()},
         "bytes_per_configuration": sum(graph.configuration_bytes for graph in graphs) / configurations,
         "raw_bytes_per_configuration": raw * values * _FLOAT32_BYTES / configurations,
     }

@@ -22,27 +22,24 @@ from hlorank.hlo.extra import Extra
 
 @dataclass(frozen=True, eq=False)
 class PrunedNodes:
-    """Nodes and edges of a graph that the features keep, in the order of the graph.
-
-    Attributes:
-        kept: (kept,) int64, increasing, the nodes that are kept.
-        node_of: (nodes,) int64, the number of each node among the kept ones, -1 for a node that is left out.
-        edge_index: (kept edges, 2) int64, numbers of kept nodes; row [u, v]: u consumes the output of v, so u > v.
-        node_splits: (computations + 1,) int64, without computations that are left out.
-    """
+    """Nodes and edges of a graph that the features keep, in the order of the graph."""
 
     kept: Int64
+    """(kept,) increasing, the nodes that are kept."""
     node_of: Int64
+    """(nodes,) the number of each node among the kept ones, -1 for a node that is left out."""
     edge_index: Int64
+    """(kept edges, 2) numbers of kept nodes."""
     node_splits: Int64
+    """(computations + 1,) without computations that are left out."""
 
 
-def prune(measured: MeasuredGraph, options: FeaturizeConfig) -> PrunedNodes:
-    """Leave out the nodes and edges that the options do not keep; tile graphs, without configurable nodes, keep all."""
+def prune(measured: MeasuredGraph, options: FeaturizeConfig | None) -> PrunedNodes:
+    """Leave out the nodes and edges that the options do not keep; tiles and no options keep all."""
     graph, configurations = measured.graph, measured.configurations
     keep: NDArray[np.bool_] = np.ones(graph.nodes, dtype=np.bool_)
     kept_edges: NDArray[np.bool_] = np.ones(len(graph.edge_index), dtype=np.bool_)
-    if isinstance(configurations, LayoutConfigurations):
+    if options is not None and isinstance(configurations, LayoutConfigurations):
         if options.prune_hops is not None:
             distance = distances(graph.edge_index, graph.nodes, configurations.node_ids)
             keep = np.asarray((distance >= 0) & (distance <= options.prune_hops))
@@ -55,7 +52,7 @@ def prune(measured: MeasuredGraph, options: FeaturizeConfig) -> PrunedNodes:
     return PrunedNodes(np.flatnonzero(keep), node_of, edges, np.unique(before[graph.node_splits]))
 
 
-def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec, extra: Extra | None = None) -> GraphFeatures:
+def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec | None, extra: Extra | None = None) -> GraphFeatures:
     """Compute the features of one raw graph.
 
     Repeated layout configurations are merged, and so are tile configurations with equal raw features; `row_of`,
@@ -63,47 +60,32 @@ def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec, extra: Extra | N
 
     Args:
         measured: the graph.
-        spec: specification fitted on graphs of the same kind.
+        spec: specification fitted on graphs of the same kind; None: the official columns and opcodes of all nodes.
         extra: extra features of the protobuf, for a specification with the option `protobuf`.
 
     Raises:
         DataError: the graph's configurations are not of the specification's kind, or extra features are missing.
     """
-    if isinstance(measured.configurations, TileConfigurations) != (spec.kind == "tile"):
-        raise DataError(
-            "configurations", f"configurations of {spec.collection}", type(measured.configurations).__name__
-        )
-    graph, pruned = measured.graph, prune(measured, spec.options)
-    parts, row_of = _distinct_configurations(measured, pruned.node_of, spec.options.derived)
-    if isinstance(parts, TileFeatures):
-        assert spec.tile_columns is not None  # FeatureSpec checks it
-        columns = tile_columns(graph, parts.feat, spec.options.derived, spec.collection.on_tpu)
-        parts = TileFeatures(spec.tile_columns(columns))
+    graph, configurations = measured.graph, measured.configurations
+    options = None if spec is None else spec.options
+    pruned = prune(measured, options)
+    node_feat, opcode = graph.node_feat, graph.node_opcode
+    parts, row_of = _distinct_configurations(measured, pruned.node_of, () if options is None else options.derived)
+    if spec is not None:
+        if isinstance(parts, TileFeatures) != (spec.kind == "tile"):
+            raise DataError("configurations", f"configurations of {spec.collection}", type(configurations).__name__)
+        if isinstance(parts, TileFeatures) and spec.tile_columns is not None:
+            columns = tile_columns(graph, parts.feat, spec.options.derived, spec.collection.on_tpu)
+            parts = TileFeatures(spec.tile_columns(columns))
+        node_feat = spec.node_columns(node_columns(graph, spec.options, extra)[pruned.kept])
+        opcode = spec.opcode_index(opcode[pruned.kept])
     return GraphFeatures(
         name=measured.name,
-        node_feat=spec.node_columns(node_columns(graph, spec.options, extra)[pruned.kept]),
-        opcode=spec.opcode_index(graph.node_opcode[pruned.kept]),
+        node_feat=node_feat,
+        opcode=opcode,
         node_layout=node_layout(graph.node_feat)[pruned.kept],
         edge_index=pruned.edge_index,
         node_splits=pruned.node_splits,
-        configurations=parts,
-        row_of=row_of,
-        runtime=measured.measurements.runtime,
-        normalizer=measured.measurements.normalizer,
-    )
-
-
-def official_features(measured: MeasuredGraph) -> GraphFeatures:
-    """Return one raw graph in the form of features, with its official columns and opcodes, and all of its nodes."""
-    graph = measured.graph
-    parts, row_of = _distinct_configurations(measured, np.arange(graph.nodes), ())
-    return GraphFeatures(
-        name=measured.name,
-        node_feat=graph.node_feat,
-        opcode=graph.node_opcode,
-        node_layout=node_layout(graph.node_feat),
-        edge_index=graph.edge_index,
-        node_splits=graph.node_splits,
         configurations=parts,
         row_of=row_of,
         runtime=measured.measurements.runtime,
@@ -115,13 +97,12 @@ def _distinct_configurations(
     measured: MeasuredGraph, node_of: Int64, derived: Sequence[str]
 ) -> tuple[LayoutFeatures | TileFeatures, Int64]:
     """Return the distinct configurations, tiles with their raw columns, and the distinct row of each raw row."""
-    configurations = measured.configurations
+    graph, configurations = measured.graph, measured.configurations
     if isinstance(configurations, TileConfigurations):
         first, row_of = distinct_rows(configurations.feat)
         return TileFeatures(configurations.feat[first]), row_of
     first, row_of = distinct_rows(configurations.codes)
-    node_ids = configurations.node_ids
-    graph, codebook, codes = measured.graph, configurations.codebook, configurations.codes[first]
+    node_ids, codebook, codes = configurations.node_ids, configurations.codebook, configurations.codes[first]
     tensors = configured_tensors(graph, node_ids, codebook, codes)
     codebook, sizes, moves, codes = sized_layouts(graph, tensors, codebook, codes, moves="layout_moves" in derived)
     copies = copy_tensors(graph, node_ids, tensors)

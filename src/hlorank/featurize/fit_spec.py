@@ -58,8 +58,7 @@ class TrainSample:
 class ColumnStatistics:
     """Fitting of a `ColumnTransform` on rows that come in parts, in memory that does not grow with their number.
 
-    The range of a column is known only after the last part. Therefore scikit-learn's scalers are fitted both to each
-    column and to its `signed_log`, and the transform keeps the parameters of one of the two.
+    The range of a column is known only after the last part: scalers are fitted to each column and to its `signed_log`.
     """
 
     def __init__(self, scaling: Literal["standard", "minmax"], log_range: float) -> None:
@@ -124,17 +123,13 @@ def fit_spec(collection: Collection, options: FeaturizeConfig, samples: Iterable
 
 
 def opcode_embedding(counts: NDArray[np.int64], width: int) -> NDArray[np.float32]:
-    """Embed opcodes such that opcodes with similar neighbours in the graphs are close.
+    """Embed opcodes, (opcodes, width), such that opcodes with similar neighbours in the graphs are close.
 
-    The contexts of an opcode are the opcodes that it consumes and, counted separately, those that consume it. The
-    matrix of positive pointwise mutual information of opcodes and contexts, max(0, log p(o, c) / (p(o) p(c))), is
-    factorized by a truncated singular value decomposition; the embedding is U sqrt(S) (Levy and Goldberg, "Neural Word
-    Embedding as Implicit Matrix Factorization", NeurIPS 2014). An opcode without edges gets zeros, and so do columns
-    beyond the rank of the matrix. The entry of largest magnitude in each column is positive.
-
-    Args:
-        counts: (opcodes, opcodes) int64, the number of edges from a consumer (row) to a producer (column).
-        width: width of the embedding.
+    `counts` are the edges from a consumer (row) to a producer (column). The matrix of positive pointwise mutual
+    information of opcodes and the opcodes that they consume and, counted separately, that consume them is factorized;
+    the embedding is U sqrt(S) (Levy and Goldberg, "Neural Word Embedding as Implicit Matrix Factorization", NeurIPS
+    2014). An opcode without edges gets zeros, and so do columns beyond the rank of the matrix. The entry of largest
+    magnitude in each column is positive.
     """
     contexts: NDArray[Any] = np.hstack([counts, counts.T]).astype(np.float64)
     expected = contexts.sum(axis=1, keepdims=True) * contexts.sum(axis=0, keepdims=True)

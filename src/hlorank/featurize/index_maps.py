@@ -38,15 +38,13 @@ class Axis(NamedTuple):
 
 
 class Access(NamedTuple):
-    """Operands and dimensions that an instruction reads.
-
-    `reduced` are the sizes of the reduced dimensions: the contracted ones of a dot; the window, then the input features
-    (of a group), of a convolution; the dimensions or the window of a reduction. `operands` has node and axes of each
-    distinct operand; None where no dimensions correspond.
-    """
+    """Operands and dimensions that an instruction reads."""
 
     reduced: tuple[int, ...]
+    """Sizes of the contracted dimensions of a dot; of the window, then the input features (of a group), of a
+    convolution; of the dimensions or the window of a reduction."""
     operands: tuple[tuple[int, tuple[Axis, ...] | None], ...]
+    """Node and axes of each distinct operand; None where no dimensions correspond."""
 
 
 class Accesses:
@@ -62,8 +60,7 @@ class Accesses:
 
     def __init__(self, graph: Graph) -> None:
         feat = graph.node_feat
-        self._feat = feat
-        self._graph = graph
+        self._graph, self._feat = graph, feat
         ranks = node_ranks(feat).tolist()
         sizes = np.maximum(feat[:, DIMS].astype(np.int64), 1)  # ratios to an extent of 0 are undefined
         self.dims = [row[:rank] for row, rank in zip(sizes.tolist(), ranks, strict=True)]
@@ -91,15 +88,13 @@ class Accesses:
 
     def access(self, node: int) -> Access:
         """Return what a node reads; for a `fusion` or another call, nothing is known but its operands."""
-        name = self.names[node]
-        found = None
-        if name == "dot":
-            found = self._dot(node)
-        elif name == "convolution":
-            found = self._convolution(node)
-        elif name in ("reduce", "reduce-window"):
-            found = self._reduction(node)
-        if found is not None:
+        reduced = {
+            "dot": self._dot,
+            "convolution": self._convolution,
+            "reduce": self._reduction,
+            "reduce-window": self._reduction,
+        }
+        if (known := reduced.get(self.names[node])) and (found := known(node)) is not None:
             return found
         return Access((), tuple((operand, self._axes(node, operand)) for operand in self.operands[node]))
 
@@ -110,8 +105,7 @@ class Accesses:
         if name == "broadcast":
             return tuple(Axis(dim) for dim in self._values(node, "dimensions", rank))
         if name == "transpose":
-            results = np.argsort(self._values(node, "dimensions", rank)).tolist()
-            return tuple(Axis(dim) for dim in results)
+            return tuple(Axis(int(dim)) for dim in np.argsort(self._values(node, "dimensions", rank)))
         return tuple(Axis(dim) for dim in range(rank)) if rank == len(self.dims[node]) else None
 
     def _values(self, node: int, name: str, count: int) -> list[int]:
@@ -151,18 +145,13 @@ class Accesses:
         if any(len(self.dims[operand]) != rank for operand in (image, kernel)):
             return None
         reduced = (*(size for size, *_ in windows), self.dims[kernel][kernel_input])
-        return Access(
-            reduced,
-            (
-                (image, tuple(image_axes[dim] for dim in range(rank))),
-                (kernel, tuple(kernel_axes[dim] for dim in range(rank))),
-            ),
-        )
+        axes = ((image, image_axes), (kernel, kernel_axes))
+        return Access(reduced, tuple((operand, tuple(of[dim] for dim in range(rank))) for operand, of in axes))
 
     def _windows(self, node: int, count: int) -> Iterator[tuple[int, int, int, int]]:
         """Return size, stride, dilation and base dilation of each dimension of a window, 1 where they are missing."""
-        columns = (self._values(node, name, count) for name in _WINDOW)
-        return ((max(a, 1), max(b, 1), max(c, 1), max(d, 1)) for a, b, c, d in zip(*columns, strict=True))
+        columns = ([max(value, 1) for value in self._values(node, name, count)] for name in _WINDOW)
+        return zip(*columns, strict=True)
 
     def _reduction(self, node: int) -> Access | None:
         rank = len(self.dims[node])
@@ -244,19 +233,14 @@ def _axes_of(rank: int, batch: int, chosen: Sequence[int], first_free: int) -> t
 
 
 def operand_pairs(graph: Graph, node_ids: Int64, dims: Int64) -> Int64:
-    """Infer the first two operands of configurable nodes, by a heuristic.
+    """Infer the first two operands of configurable nodes, (nodes, 2), by a heuristic; -1 for a node without operands.
 
-    Edges are a set sorted by node, which does not record the order of the operands. Nodes are numbered in post-order of
-    the operands. So the first operand has the smaller number, unless an earlier node used the second operand already,
-    as the forward pass of a training step uses the weights. The operand of smaller number is therefore taken as the
-    first, unless only the other order fits the dimensions that the layouts name and the shape of the result. A single
-    operand is taken as both: the node is a product of a tensor with itself, or a reshape, whose second operand has no
-    layout.
-
-    If both orders fit, the wrong one may be chosen: dot(x, y) and dot(y, x) of square matrices are not distinguishable.
-
-    The result is (nodes, 2), -1 for a node without operands; of more than two operands, the two of smallest number.
-    `dims`, (nodes, 2), are the minimum numbers of dimensions of both.
+    Nodes are numbered in post-order of the operands. So the first operand has the smaller number, unless an earlier
+    node used the second operand already, as the forward pass of a training step uses the weights. The operand of
+    smaller number is therefore taken as the first, unless only the other order fits the dimensions that the layouts
+    name, at least `dims`, (nodes, 2), and the shape of the result. A single operand is taken as both: the node is a
+    product of a tensor with itself, or a reshape, whose second operand has no layout. If both orders fit, the wrong one
+    may be chosen: dot(x, y) and dot(y, x) of square matrices are not distinguishable.
     """
     users, operands = np.unique(graph.edge_index[np.isin(graph.edge_index[:, 0], node_ids)], axis=0).T
     start, stop = (np.searchsorted(users, node_ids, side=side) for side in ("left", "right"))

@@ -47,12 +47,9 @@ _MOVING = [
 def _kept_in_order(before: Int64, after: Int64, sizes: NDArray[Any]) -> tuple[Int64, Int64, NDArray[np.bool_], Any]:
     """Compare layouts (..., 6), minor_to_major padded with -1, of tensors of sizes (..., 6), 0 for no dimension.
 
-    A layout of fewer dimensions, as those of TPUs are, gives the order of the minor ones. Dimensions of size 1 do not
-    count, as they change no order in memory.
-
-    Returns:
-        Both layouts without dimensions of size 1; (..., 6) which dimensions from the minor one outwards a copy leaves
-        in place; and (...,) the number of elements that stay contiguous.
+    A layout of fewer dimensions, as those of TPUs are, gives the order of the minor ones. The result is both layouts
+    without dimensions of size 1, which change no order in memory; which dimensions from the minor one outwards a copy
+    leaves in place, (..., 6); and the number of elements that stay contiguous.
     """
     dims = np.pad(np.maximum(sizes, 1).astype(np.float64), [(0, 0)] * (sizes.ndim - 1) + [(0, 1)], constant_values=1)
 
@@ -68,17 +65,12 @@ def _kept_in_order(before: Int64, after: Int64, sizes: NDArray[Any]) -> tuple[In
 
 
 def copy_moves(own: NDArray[np.int8], shares: Float32, layouts: NDArray[np.int8], shapes: Float32) -> Float32:
-    """Return what it takes to copy output, input and kernel from their own layouts to others.
+    """Return what it takes to copy output, input and kernel from their own layouts, (rows, 18), to others.
 
-    Args:
-        own: (rows, 18), the tensors' own layouts.
-        shares: (rows, 3), the tensors' shares in the bytes of the graph.
-        layouts: (rows, 18), the others; a layout without dimensions moves nothing.
-        shapes: (rows, 18), the dimensions, 0 for none.
-
-    Returns:
-        (rows, 3) float32, sums of the shares of tensors whose layout differs; of tensors whose minor dimension differs;
-        and of the first ones, each divided by sqrt(elements that stay contiguous).
+    A layout without dimensions moves nothing. `shapes` are the dimensions, 0 for none, and `shares`, (rows, 3), the
+    tensors' shares in the bytes of the graph. The result, (rows, 3), has sums of the shares of tensors whose layout
+    differs; of tensors whose minor dimension differs; and of the first ones, each divided by sqrt(elements that stay
+    contiguous).
     """
     source, target = (part.reshape(_TENSORS).astype(np.int64) for part in (own, layouts))
     before, _, same, run = _kept_in_order(source, target, shapes.reshape(_TENSORS))
@@ -95,16 +87,10 @@ def copied_bytes(before: Int64, after: Int64, sizes: Int64, item_bytes: Int64) -
     the same minor dimension. Otherwise each element lies in another cache line, and a line is read again after as many
     iterations as the loops within the old minor dimension have.
 
-    Args:
-        before: (copies, 6) int64, minor_to_major padded with -1.
-        after: the layout of the copy, of the same dimensions.
-        sizes: (copies, 6) the dimensions, 0 for none.
-        item_bytes: (copies,) bytes of an element.
-
-    Returns:
-        (copies, `READS`) float64, zeros for equal layouts: the bytes of tensors that are read in order; of tensors of
-        which up to 16 kB, 48 kB, 512 kB, 4 MB or more are touched before a line is read again, about the sizes of
-        caches; and of all tensors, divided by the elements that stay contiguous.
+    Layouts and sizes are (copies, 6), as `_kept_in_order` takes them. The result, (copies, `READS`), is zero for equal
+    layouts: the bytes of tensors that are read in order; of tensors of which up to 16 kB, 48 kB, 512 kB, 4 MB or more
+    are touched before a line is read again, about the sizes of caches; and of all tensors, divided by the elements that
+    stay contiguous.
     """
     before, after, same, run = _kept_in_order(before, after, sizes)
     dims = np.pad(np.maximum(sizes, 1).astype(np.float64), ((0, 0), (0, 1)), constant_values=1)
@@ -120,10 +106,7 @@ def copied_bytes(before: Int64, after: Int64, sizes: Int64, item_bytes: Int64) -
 
 
 def own_layouts(graph: Graph, tensors: Int64) -> NDArray[np.int8]:
-    """Return the layouts in the graph of tensors (configurable nodes, 3), row-major where none was captured, (..., 18).
-
-    Tensors are the nodes of output, input and kernel, -1 for none.
-    """
+    """Return the layouts in the graph of `configured_tensors`, row-major where none was captured: (nodes, 18)."""
     rank = (graph.node_feat[:, DIMS] > 0).sum(axis=1, keepdims=True)
     row_major = np.maximum(rank - 1 - np.arange(LAYOUT_DIMS), -1)
     captured = node_layout(graph.node_feat)
@@ -133,17 +116,15 @@ def own_layouts(graph: Graph, tensors: Int64) -> NDArray[np.int8]:
 
 
 def byte_shares(graph: Graph, tensors: Int64) -> Float32:
-    """Return the shares of tensors in the bytes of all results of the graph, 0 for no tensor; see `own_layouts`."""
+    """Return the shares of `configured_tensors` in the bytes of all results of the graph, 0 for no tensor."""
     sizes = graph.node_feat[:, DIMS_PRODUCT].astype(np.float64) * element_bytes(graph.node_feat)
     return np.where(tensors >= 0, sizes[tensors] / max(sizes.sum(), 1), 0).astype(np.float32)
 
 
 def configured_tensors(graph: Graph, node_ids: Int64, codebook: NDArray[np.int8], codes: Codes) -> Int64:
-    """Return the tensors whose layouts are configured, with the arguments of `sized_layouts`.
+    """Return the nodes of output, input and kernel of configurable nodes, (nodes, 3), -1 for none.
 
-    Returns:
-        (configurable nodes, 3) int64, the nodes of output, input and kernel, -1 for none. The order of operands is
-        inferred by a heuristic: `operand_pairs`.
+    The order of operands is inferred by a heuristic: `operand_pairs`.
     """
     named = np.array([codebook[rows].max(axis=0) for rows in _used(codes)]).reshape(_TENSORS).max(axis=2)
     return np.column_stack([node_ids, operand_pairs(graph, node_ids, named[:, 1:].astype(np.int64) + 1)])
@@ -152,17 +133,11 @@ def configured_tensors(graph: Graph, node_ids: Int64, codebook: NDArray[np.int8]
 def sized_layouts(
     graph: Graph, tensors: Int64, codebook: NDArray[np.int8], codes: Codes, *, moves: bool
 ) -> tuple[NDArray[np.int8], Float32, Float32, Codes]:
-    """Join to each row of layouts the sizes of the dimensions, in the order of the layouts, and `copy_moves`.
+    """Return codebook, sizes, moves and codes of `LayoutFeatures`, given a codebook of distinct rows of layouts.
 
     A row of layouts has other sizes at a node of other shapes, and moves something else where the tensors have other
     layouts, so the rows of the new codebook are the distinct triples of layouts, sizes and moves. At each node, old and
-    new codes are in bijection and in the same order.
-
-    `codes`, (configurations, configurable nodes), are rows of the codebook, (U, 18) distinct rows of layouts.
-
-    Returns:
-        The codebook, (V, 18) int8, in the order of the old one; its sizes, (V, 18), 0 where a layout has no value or
-        the tensor is unknown; its moves, (V, 3); and the codes, of the smallest unsigned type that fits.
+    new codes are in bijection and in the same order; the new ones have the smallest unsigned type that fits.
     """
     used = _used(codes)
     shapes = np.where(tensors[..., None] >= 0, graph.node_feat[:, DIMS][tensors], np.float32(0))
@@ -207,19 +182,13 @@ def _ordered(shapes: Float32, layouts: NDArray[np.int8]) -> Float32:
 
 
 def copy_tensors(graph: Graph, node_ids: Int64, tensors: Int64) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the tensors whose layouts depend on a configuration, and their uses.
-
-    Args:
-        graph: the whole graph.
-        node_ids: (configurable nodes,) int64.
-        tensors: (configurable nodes, 3) int64, as `configured_tensors` returns them.
+    """Return the tensors whose layouts depend on a configuration, and their uses, given the `configured_tensors`.
 
     Returns:
-        (tensors, 16) int32, in topological order: the number of the configurable node whose output it is, or -1; 1 if
-        it takes any layout; 1 if nothing uses it; the bytes of an element; of a transpose the operand's dimension that
-        each dimension is, else 0 to 5; and its dimensions. And (uses, 3) int32, sorted: the tensor, the tensor that is
-        computed from it, and the slot, 1 for input and 2 for kernel of a configurable node, 0 for an operation that
-        takes any layout.
+        (tensors, 16) in topological order: the number of the configurable node whose output it is, or -1; 1 if it takes
+        any layout; 1 if nothing uses it; the bytes of an element; of a transpose the operand's dimension that each
+        dimension is, else 0 to 5; and its dimensions. And (uses, 3), sorted: the tensor, the tensor that is computed
+        from it, and the slot, 1 for input and 2 for kernel of a configurable node, 0 where any layout is taken.
     """
     shape = _whole_numbers(graph.node_feat[:, DIMS])
     axes = np.tile(np.arange(LAYOUT_DIMS, dtype=np.int32), (graph.nodes, 1))

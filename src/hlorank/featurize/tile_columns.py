@@ -24,24 +24,18 @@ _SUBLANES, _LANES = 8, 128  # of a vector register of TPUs; arrays are stored in
 
 
 class _Array(NamedTuple):
-    """The part of an array that a tile touches.
-
-    `sizes` are elements (configurations, dimensions). For each dimension, `steps` has the loops that move along it, and
-    by how many elements for each of their steps; loops are the dimensions of the result, then the reduced ones. `block`
-    are the elements (dimensions,) that are stored together, 1 but for TPUs.
-    """
+    """The part of an array that a tile touches."""
 
     sizes: Float64
+    """Elements (configurations, dimensions)."""
     steps: Sequence[Mapping[int, int]]
+    """For each dimension the loops that move along it, and by how many elements for each of their steps; loops are the
+    dimensions of the result, then the reduced ones."""
     dims: Sequence[int]
     minor_to_major: Sequence[int]
     element_bytes: int
     block: NDArray[np.int64]
-
-    @property
-    def elements(self) -> Float64:
-        """Elements of the part: (configurations,)."""
-        return np.asarray(self.sizes.prod(axis=1))
+    """Elements (dimensions,) that are stored together, 1 but for TPUs."""
 
     @property
     def bytes(self) -> Float64:
@@ -86,8 +80,8 @@ class TiledKernel:
     convolution, of its result and of its second operand; else of what a reduction at the root reduces, else of the
     root. Inferred from the raw record of TpuGraphs, whose largest bounds are those of these shapes.
 
-    Sizes and extents have the minor dimension first, reduced ones are in reverse order; `inputs` are the arrays without
-    operands that are read, and `vector` the elements of a vector register along its minor dimension.
+    Sizes and extents have the minor dimension first, reduced ones are in reverse order, and `all_sizes` and
+    `all_extents` have both; `inputs` are the arrays without operands that are read.
     """
 
     def __init__(self, graph: Graph, feat: Float32, on_tpu: bool = False) -> None:
@@ -105,6 +99,9 @@ class TiledKernel:
         dims, order = accesses.dims[root], list(accesses.minor_to_major[root])
         self.output, self.extents = sizes[:, order], np.array(dims, dtype=np.float64)[order]
         self.reduced, self.reduced_extents = reduced[:, ::-1], np.array(reduced_extents, dtype=np.float64)[::-1]
+        self.all_sizes = np.hstack([self.output, self.reduced])
+        self.all_extents = np.concatenate([self.extents, self.reduced_extents])
+        self.cuts = np.ceil(self.all_extents / self.all_sizes)
         self.result = self._array(root, sizes, [{dim: 1} for dim in range(len(dims))])
         self.inputs = self._inputs(root, contraction, reduced)
         self._loops = [*order, *(len(dims) + number for number in reversed(range(len(reduced_extents))))]
@@ -168,25 +165,11 @@ class TiledKernel:
         return inputs
 
     @property
-    def all_sizes(self) -> Float64:
-        """Sizes of the tile along the loops, (configurations, loops), minor dimensions first, then reduced ones."""
-        return np.hstack([self.output, self.reduced])
-
-    @property
-    def all_extents(self) -> Float64:
-        """Extents of the loops: (loops,)."""
-        return np.concatenate([self.extents, self.reduced_extents])
-
-    @property
     def innermost(self) -> int | None:
         """The loop that runs over contiguous elements in most arrays, among those of more than one step; else None."""
         arrays = [*self.inputs, self.result, self.result] if self._fused else self.inputs
-        order = {
-            place: sum(array.order(loop) for array in arrays)
-            for place, loop in enumerate(self._loops)
-            if self.all_extents[place] > 1
-        }
-        return max(order, key=order.__getitem__, default=None)
+        moving = [place for place, extent in enumerate(self.all_extents) if extent > 1]
+        return max(moving, key=lambda place: sum(array.order(self._loops[place]) for array in arrays), default=None)
 
 
 def _root(accesses: Accesses, graph: Graph) -> int:
@@ -245,7 +228,7 @@ def _followed(
 def _filled(array: _Array, accesses: Accesses, operand: int) -> tuple[Float64, list[Mapping[int, int]]]:
     """Return sizes and steps in an operand of another shape: as many elements, from the minor dimension on."""
     dims, order = accesses.dims[operand], accesses.minor_to_major[operand]
-    left, sizes = array.elements, np.ones((len(array.sizes), len(dims)))
+    left, sizes = array.sizes.prod(axis=1), np.ones((len(array.sizes), len(dims)))
     steps: list[Mapping[int, int]] = [{} for _ in dims]
     for dim in order:
         sizes[:, dim] = np.minimum(np.ceil(left), dims[dim])
@@ -257,28 +240,17 @@ def _filled(array: _Array, accesses: Accesses, operand: int) -> tuple[Float64, l
     return sizes, steps
 
 
-def _padded(columns: Float64, count: int) -> list[Float64]:
-    """Return `count` columns, 1 beyond those that there are."""
-    filled = np.ones((len(columns), count))
-    kept = min(count, columns.shape[1])
-    filled[:, :kept] = columns[:, :kept]
-    return list(filled.T)
-
-
 def _shares(kernel: TiledKernel) -> list[Float64]:
-    return [
-        *_padded(kernel.output, LAYOUT_DIMS),
-        *_padded(kernel.output / kernel.extents, LAYOUT_DIMS),
-        *_padded(kernel.reduced / kernel.reduced_extents, LAYOUT_DIMS),
-    ]
-
-
-def _cuts(kernel: TiledKernel) -> Float64:
-    return np.asarray(np.ceil(kernel.all_extents / kernel.all_sizes))
+    shares = np.ones((3, LAYOUT_DIMS, len(kernel.all_sizes)))
+    parts = (kernel.output, kernel.output / kernel.extents, kernel.reduced / kernel.reduced_extents)
+    for filled, columns in zip(shares, parts, strict=True):
+        kept = columns.T[:LAYOUT_DIMS]
+        filled[: len(kept)] = kept
+    return [*shares.reshape(-1, len(kernel.all_sizes))]
 
 
 def _remainders(kernel: TiledKernel) -> list[Float64]:
-    padding = np.log2(_cuts(kernel) * kernel.all_sizes / kernel.all_extents)
+    padding = np.log2(kernel.cuts * kernel.all_sizes / kernel.all_extents)
     rank, place = len(kernel.extents), kernel.innermost
     inner = np.zeros(len(padding)) if place is None else padding[:, place]
     return [padding[:, :rank].sum(axis=1), padding[:, rank:].sum(axis=1), inner]
@@ -293,7 +265,7 @@ def _runs(kernel: TiledKernel) -> list[Float64]:
     pieces = [size / run for size, run in zip(sizes, runs, strict=True)]
     lines = sum(piece * np.ceil(run / _LINE_BYTES) for piece, run in zip(pieces, runs, strict=True))
     least = sum(part.all_bytes for part in kernel.inputs)
-    moved = _cuts(kernel).prod(axis=1) * lines * _LINE_BYTES
+    moved = kernel.cuts.prod(axis=1) * lines * _LINE_BYTES
     return [written, sum(sizes) / sum(pieces), np.min(runs, axis=0), np.log2(moved / least)]
 
 
@@ -302,7 +274,7 @@ def _loops(kernel: TiledKernel) -> list[Float64]:
     if place is None:
         return [np.ones(len(sizes)) for _ in range(6)]
     length = sizes[:, place]
-    starts = _cuts(kernel).prod(axis=1) * sizes.prod(axis=1) / length
+    starts = kernel.cuts.prod(axis=1) * sizes.prod(axis=1) / length
     return [
         length,
         length / extents[place],
@@ -315,12 +287,9 @@ def _loops(kernel: TiledKernel) -> list[Float64]:
 
 _Columns = tuple[tuple[str, ...], Callable[[TiledKernel], Sequence[Float64]]]
 
-_NUMBERS = range(LAYOUT_DIMS)
-_SHARES = [
-    f"{part}[{i}]{of}" for part, of in (("tile", ""), ("tile", " / dims"), ("reduced", " / dims")) for i in _NUMBERS
-]
+_SHARES = ("tile[{}]", "tile[{}] / dims", "reduced[{}] / dims")
 GROUPS: Mapping[str, _Columns] = {
-    "tile_shares": (tuple(_SHARES), _shares),
+    "tile_shares": (tuple(name.format(i) for name in _SHARES for i in range(LAYOUT_DIMS)), _shares),
     "tile_remainders": (("padding", "reduced padding", "innermost padding"), _remainders),
     "tile_runs": (("written run", "mean run", "shortest run", "log lines"), _runs),
     "tile_loops": (
