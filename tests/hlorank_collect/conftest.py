@@ -1,4 +1,4 @@
-"""A module of the user's programs, in the current folder."""
+"""Modules of the user's programs, in the current folder."""
 
 from __future__ import annotations
 
@@ -7,6 +7,37 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+PROGRAMS = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+def dots(x, w):
+    return {"tanh": jnp.tanh(x @ w).reshape(-1, 4) @ jnp.ones((4, 3)), "sum": x.sum()}
+
+def changed(x, w):
+    return {"tanh": jnp.tanh(x @ w).reshape(-1, 4) @ jnp.ones((4, 3)), "sum": 2 * x.sum()}
+
+def reshapes(x, w):
+    return jnp.exp(x).T.reshape(16, -1).T @ w.reshape(-1, 8)
+
+def nothing(x, w):
+    return jnp.tanh(x) + w.sum()
+
+def prints(x, w):
+    jax.debug.print("{}", x[0, 0])
+    return x @ w
+
+def calls_back(x, w):
+    return jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x) @ w
+
+def nan(x, w):
+    return jnp.log(-jnp.ones(3)) + (x @ w).sum()
+
+def breaks(x, w):
+    raise KeyError("oops")
+"""
 
 
 @pytest.fixture
@@ -21,3 +52,10 @@ def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[st
         return tmp_path
 
     return write
+
+
+@pytest.fixture
+def programs(user_module: Callable[[str, str], Path]) -> Path:
+    """The current folder, with the module user_programs of functions of f32[8,16] and f32[16,8]."""
+    pytest.importorskip("jax", reason="needs jax (extra collect)")
+    return user_module("user_programs", PROGRAMS)

@@ -59,23 +59,31 @@ def constraining(space: LayoutSpace, count: int) -> Layouts:
     return configuration
 
 
-def test_each_configuration_is_compiled_once(make: Callable[..., CompiledLayouts], space: LayoutSpace) -> None:
-    compiled = []
+def test_each_configuration_is_compiled_once_and_again_where_fast_compilation_computes_something_else(
+    make: Callable[..., CompiledLayouts], space: LayoutSpace
+) -> None:
+    compiled, announced = list[tuple[int, bool]](), list[str | None]()
 
     def outputs(calls: int, emitters: bool) -> Values:
         compiled.append((calls, emitters))
-        return [1.0, 2.0]
+        return [1.0] if emitters or calls != 2 else [7.0]
 
-    announced: list[str | None] = []
-    layouts = make(outputs, before=announced.append)
     configurations = np.stack([constraining(space, count) for count in (0, 1, 2)])
-    first = [layouts.executable(one) for one in configurations]
-    assert [layouts.executable(one) for one in configurations] == first
-    assert None not in first
-    assert compiled == [(0, True), (1, True), (2, True)]
-    assert announced == [None, configuration_name(configurations[1]), configuration_name(configurations[2])]
-    assert layouts.timer(configurations)(2) > 0
-    assert layouts.left_out == {}
+    for fast, expected in (
+        (False, [(0, True), (1, True), (2, True)]),
+        # All are compared with the default compiled with the emitters.
+        (True, [(0, True), (0, False), (1, False), (2, False), (2, True)]),
+    ):
+        compiled.clear()
+        announced.clear()
+        layouts = make(outputs, before=announced.append, fast_compile=fast)
+        first = [layouts.executable(one) for one in configurations]
+        assert [layouts.executable(one) for one in configurations] == first
+        assert None not in first
+        assert compiled == expected
+        assert announced == [None, *map(configuration_name, configurations[1:])]
+        assert layouts.timer(configurations)(2) > 0
+        assert layouts.recompiled == [configuration_name(configurations[2])] * fast
 
 
 def test_what_fails_is_left_out_with_its_reason(make: Callable[..., CompiledLayouts], space: LayoutSpace) -> None:
@@ -93,23 +101,6 @@ def test_what_fails_is_left_out_with_its_reason(make: Callable[..., CompiledLayo
         "RuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.",
         *2 * ["WrongOutputError: 1 of 2 values of output 0 differ from the default's"],
     ]
-
-
-def test_fast_compilation_falls_back_where_it_computes_something_else(
-    make: Callable[..., CompiledLayouts], space: LayoutSpace
-) -> None:
-    compiled = []
-
-    def outputs(calls: int, emitters: bool) -> Values:
-        compiled.append((calls, emitters))
-        return [1.0] if emitters or calls != 2 else [7.0]
-
-    layouts = make(outputs, fast_compile=True)
-    for count in (0, 1, 2):
-        assert layouts.executable(constraining(space, count)) is not None
-    # All are compared with the default compiled with the emitters.
-    assert compiled == [(0, True), (0, False), (1, False), (2, False), (2, True)]
-    assert layouts.recompiled == [configuration_name(constraining(space, 2))]
 
 
 def test_a_default_that_fails_or_gives_nan_skips_the_program(make: Callable[..., CompiledLayouts]) -> None:

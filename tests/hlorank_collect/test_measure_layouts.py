@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,52 +13,20 @@ from hlorank.hlo.layout_space import configuration_name
 from hlorank_collect.measure_layouts import measure_layouts
 from hlorank_collect.program import SkippedError
 from hlorank_collect.task import LayoutTask, Progress
-from tests.hlorank_collect.tasks import small_task
-
-pytest.importorskip("jax", reason="needs jax (extra collect)")
-
-PROGRAMS = """
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-def fine(x, w):
-    return jnp.tanh(x @ w).reshape(-1, 4) @ jnp.ones((4, 3))
-
-def prints(x, w):
-    jax.debug.print("{}", x[0, 0])
-    return x @ w
-
-def calls_back(x, w):
-    return jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x) @ w
-
-def nothing(x, w):
-    return jnp.tanh(x) + w.sum()
-
-def nan(x, w):
-    return jnp.log(-jnp.ones(3)) + (x @ w).sum()
-
-def breaks(x, w):
-    raise KeyError("oops")
-"""
+from tests.hlorank_collect.tasks import silent, small_task
 
 
 @pytest.fixture
-def task(tmp_path: Path, user_module: Callable[[str, str], Path]) -> LayoutTask:
-    user_module("layout_programs", PROGRAMS)
+def task(programs: Path) -> LayoutTask:
     return small_task(
         LayoutTask,
-        program="layout_programs:fine",
+        program="user_programs:dots",
         arguments="f32[8,16] f32[16,8]",
         collection="layout:cpu:random",
-        output=str(tmp_path / "out"),
+        output=str(programs / "out"),
         configurations=6,
         time_limit=300.0,
     )
-
-
-def silent(progress: Progress) -> None:
-    pass
 
 
 @pytest.mark.parametrize("search", ["random", "default"])
@@ -68,7 +35,6 @@ def test_a_program_is_measured(task: LayoutTask, search: str) -> None:
     steps: list[Progress] = []
     about = measure_layouts(task, steps.append)
     npz = task.npz(about["name"])
-    assert npz.parent == Path(task.output) / "layout" / "cpu" / search
     assert task.is_complete(about["name"])
     assert not dataclasses.replace(task, seed=1).is_complete(about["name"])
     assert read_json(sidecar_path(npz)) == about
@@ -78,30 +44,19 @@ def test_a_program_is_measured(task: LayoutTask, search: str) -> None:
     assert about["nodes"] == found.graph.nodes
     assert (found.configurations.values(np.array([0])) == -1).all()
     assert about["runtime_ns"]["default"] == found.measurements.runtime[about["default"]]
-    assert found.graph.node_opcode[found.configurations.node_ids].tolist().count(34) == 2
-    assert 2 <= about["rounds"] <= 4
     assert about["left_out"] == {}
-    assert about["versions"]["jaxlib"] == "0.10.2"
     assert [step.stage for step in steps] == ["trace", *6 * ["compile"], *4 * ["measure"]][: len(steps)]
-    assert steps[1].configuration is None
-    assert None not in [step.configuration for step in steps[2:7]]
+    assert [step.configuration is None for step in steps[1:7]] == [True, *5 * [False]]
     shares = [step.share for step in steps]
     assert shares == sorted(shares)
     assert shares[-1] <= 1
-
-
-def test_a_configuration_that_killed_a_process_is_left_out(task: LayoutTask) -> None:
-    task = dataclasses.replace(task, rounds=2)
-    steps: list[Progress] = []
-    measure_layouts(task, steps.append)
-    victim = steps[3].configuration
-    assert victim is not None
-    about = measure_layouts(dataclasses.replace(task, left_out={victim: "it hung"}), silent)
-    assert about["left_out"] == {victim: "it hung"}
-    configurations = read_graph(task.npz(about["name"]), "layout").configurations
+    victim = str(steps[3].configuration)
+    again = measure_layouts(dataclasses.replace(task, left_out={victim: "it hung"}, rounds=2), silent)
+    assert again["left_out"] == {victim: "it hung"}
+    configurations = read_graph(npz, "layout").configurations
     assert isinstance(configurations, LayoutConfigurations)
-    assert victim not in [configuration_name(one) for one in configurations.values()]
-    assert len(configurations) == about["measured"] == 5
+    assert victim not in map(configuration_name, configurations.values())
+    assert len(configurations) == again["measured"] == 5
 
 
 @pytest.mark.parametrize(
@@ -112,17 +67,13 @@ def test_a_configuration_that_killed_a_process_is_left_out(task: LayoutTask) -> 
         ("breaks", "it does not trace: KeyError: 'oops'"),
         ("nothing", "no convolution, dot or reshape"),
         ("nan", "holds NaN"),
+        ("dots", "time limit"),
     ],
 )
 def test_a_program_that_cannot_be_measured_is_skipped_with_its_reason(
     task: LayoutTask, function: str, why: str
 ) -> None:
-    task = dataclasses.replace(task, program=f"layout_programs:{function}")
+    task = dataclasses.replace(task, program=f"user_programs:{function}", time_limit=1e-9)
     with pytest.raises(SkippedError, match=why):
         measure_layouts(task, silent)
     assert not Path(task.output).exists()
-
-
-def test_after_the_time_limit_only_the_default_is_compiled(task: LayoutTask) -> None:
-    with pytest.raises(SkippedError, match="time limit"):
-        measure_layouts(dataclasses.replace(task, time_limit=1e-9), silent)

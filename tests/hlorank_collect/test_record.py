@@ -14,7 +14,7 @@ from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph
 from hlorank.data.graph import Graph
 from hlorank.files import DataError, read_json
 from hlorank_collect import record
-from hlorank_collect.record import LEFT_OUT, _table, main, read_left_out, record_left_out
+from hlorank_collect.record import LEFT_OUT, main, read_left_out, record_left_out
 
 
 @pytest.fixture
@@ -102,39 +102,30 @@ def test_a_damaged_file_is_named_and_kept(text: str, tmp_path: Path) -> None:
     assert (tmp_path / LEFT_OUT).read_text() == text
 
 
-def about(name: str, tau: float | None, ceiling: float | None, worst: int) -> dict[str, Any]:
-    return {
-        "name": name,
-        "family": "net",
-        "nodes": 7,
-        "measured": 4,
-        "rounds": 10,
-        "runtime_ns": {"default": 110, "best": 100, "worst": worst},
-        "split_half_tau": tau,
-        "noise_ceiling": ceiling,
-    }
+def about(name: str, tau: Any, ceiling: Any, worst: Any) -> dict[str, Any]:
+    runtimes = {"default": 110, "best": 100, "worst": worst}
+    known = {"name": name, "family": "net", "nodes": 7, "measured": 4, "rounds": 10, "runtime_ns": runtimes}
+    return {**known, "split_half_tau": tau, "noise_ceiling": ceiling}
 
 
-def test_a_row_for_each_graph_and_their_medians() -> None:
-    lines = _table([about("a", 0.5, 0.75, 200), about("b", None, None, 400)]).splitlines()
-    assert lines[2] == "| a | net | 7 | 4 | 10 | 2.00 | 1.10 | 0.50 | 0.75 |"
-    assert lines[3] == "| b | net | 7 | 4 | 10 | 4.00 | 1.10 | unknown | unknown |"
-    assert lines[4] == "| median of 2 |  |  |  |  | 3.00 | 1.10 | 0.50 | 0.75 |"
-    assert len({line.count("|") for line in lines}) == 1
-
-
-def test_what_was_left_out_is_below_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "layout/cpu/random/a.npz"
-    path.parent.mkdir(parents=True)
-    path.touch()
-    path.with_suffix(".json").write_text(json.dumps(about("a", 0.5, 0.75, 200)))
-    for collection, program in (("layout:cpu:random", "c"), ("layout:cpu:random", "b"), ("tile:cpu", "d")):
-        record_left_out(tmp_path, Collection.parse(collection), program, f"why {program}")
+def test_a_card_has_a_row_for_each_graph_their_medians_and_what_was_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "layout/cpu/random"
+    folder.mkdir(parents=True)
+    for name, *figures in (("a", 0.5, 0.75, 200), ("b", None, None, 400)):
+        (folder / f"{name}.npz").touch()
+        (folder / f"{name}.json").write_text(json.dumps(about(name, *figures)))
+    for collection, program in ((RANDOM, "d"), (RANDOM, "c"), (TILE, "e")):
+        record_left_out(tmp_path, collection, program, f"why {program}")
     main([str(tmp_path)])
     random, tile = capsys.readouterr().out.split("### ")[1:]
-    assert random.splitlines()[0] == "layout:cpu:random"
-    assert random.splitlines()[2:] == [
-        *_table([about("a", 0.5, 0.75, 200)]).splitlines(),
-        *("", "Left out:", "", "- b: why b", "- c: why c", ""),
+    title, _, head, _, *lines = random.splitlines()
+    assert (title, head.count("|")) == ("layout:cpu:random", lines[0].count("|"))
+    assert lines == [
+        "| a | net | 7 | 4 | 10 | 2.00 | 1.10 | 0.50 | 0.75 |",
+        "| b | net | 7 | 4 | 10 | 4.00 | 1.10 | unknown | unknown |",
+        "| median of 2 |  |  |  |  | 3.00 | 1.10 | 0.50 | 0.75 |",
+        *("", "Left out:", "", "- c: why c", "- d: why d", ""),
     ]
-    assert tile.splitlines() == ["tile:cpu", "", "Left out:", "", "- d: why d"]
+    assert tile.splitlines() == ["tile:cpu", "", "Left out:", "", "- e: why e"]

@@ -43,11 +43,16 @@ class RandomCandidates:
 Candidates = RandomCandidates | Evolution
 
 
-def ranked_candidates(
-    model: Path, graph: Graph, space: LayoutSpace, count: int, budget: int, rng: np.random.Generator
-) -> Evolution:
-    """Return configurations of a program that a trained model scores; raise DataError if it ranks no layouts."""
-    ranker = Ranker(model)
+def find_candidates(
+    model: str | None, graph: Graph, space: LayoutSpace, count: int, budget: int, rng: np.random.Generator
+) -> Candidates:
+    """Return `count` configurations that a trained model scores, or random ones without a model.
+
+    DataError is raised if the model ranks no layouts.
+    """
+    if model is None:
+        return RandomCandidates(space, count, rng)
+    ranker = Ranker(Path(model))
 
     def score(layouts: Layouts) -> Float64:
         return ranker.score(graph, LayoutConfigurations.from_chunks(space.node_ids, [layouts]))

@@ -1,4 +1,4 @@
-"""Child process that tunes one program."""
+"""Child processes that tune one program, or measure one given configuration of it, next to the compiler's default."""
 
 from __future__ import annotations
 
@@ -10,29 +10,24 @@ from typing import Any
 
 import numpy as np
 
-from hlorank.files import write_json
+from hlorank.files import DataError, write_json
 from hlorank.hlo.hlo_pb2 import HloModuleProto
-from hlorank.hlo.layout_space import LayoutSpace, configuration_name
+from hlorank.hlo.layout_json import ModuleConfiguration, module_layouts
+from hlorank.hlo.layout_space import Layouts, configuration_name
 from hlorank.hlo.reader import Record, featurize
 from hlorank.metrics import ranking
-from hlorank_collect.autotune.search import Candidates, RandomCandidates, propose, ranked_candidates, winner
-from hlorank_collect.autotune.tuned import TuneTask
+from hlorank_collect import xla
+from hlorank_collect.autotune.search import Candidates, find_candidates, propose, speedup, winner
+from hlorank_collect.autotune.tuned import ApplyTask, TuneTask
 from hlorank_collect.compiled_layouts import CompiledLayouts, captured, configurable
+from hlorank_collect.program import SkippedError
 from hlorank_collect.task import Progress, Report
-from hlorank_collect.timing import Rounds, measure
+from hlorank_collect.timing import Float64, Rounds, measure
 
 _FINALISTS = 5
-_FINAL_ROUNDS = 10  # measured even after the time limit: half of them select, and the interval needs five more
+_MIN_ROUNDS = 10  # measured even after the time limit: half of them select, and the interval needs five more
 _PROPOSE_SHARE = 0.7  # of the time limit; the rest is for measuring the finalists
 _COMPILE_SHARE = 0.8  # of the work, in the shown progress
-
-
-def find_candidates(module: HloModuleProto, space: LayoutSpace, task: TuneTask, rng: np.random.Generator) -> Candidates:
-    """Return the configurations of a program among which tuning chooses."""
-    if task.model is None:
-        return RandomCandidates(space, task.configurations, rng)
-    graph = featurize(Record("program", Path(task.program), "", module, None), "layout")[0].graph
-    return ranked_candidates(Path(task.model), graph, space, task.configurations, task.budget, rng)
 
 
 def tune(task: TuneTask, report: Report) -> dict[str, Any]:
@@ -47,7 +42,8 @@ def tune(task: TuneTask, report: Report) -> dict[str, Any]:
     space = configurable(module)
     rng = task.rng(program.name)
     report(Progress("rank"))
-    candidates = find_candidates(module, space, task, rng)
+    graph = featurize(Record("program", Path(task.program), "", module, None), "layout")[0].graph
+    candidates = find_candidates(task.model, graph, space, task.configurations, task.budget, rng)
     ranked = time.monotonic()
     deadline = start + _PROPOSE_SHARE * task.time_limit
     share = itertools.count(step=_COMPILE_SHARE / (task.budget + 1))
@@ -97,13 +93,92 @@ def _final(
         return 0, outcome
     known = [*measured]
     finalists = [0, *(known[place] for place in ranking([*measured.values()])[:_FINALISTS])]
+    times = _timed(compiled, layouts[finalists], task, rng, deadline, report, _COMPILE_SHARE)
+    column, found = winner(times, rng)
+    outcome |= {"speedup": dataclasses.asdict(found), "rounds": len(times)}
+    return finalists[column] if found.real else 0, outcome
+
+
+def _timed(
+    compiled: CompiledLayouts,
+    layouts: Layouts,
+    task: TuneTask,
+    rng: np.random.Generator,
+    deadline: float,
+    report: Report,
+    begun: float,
+) -> Float64:
+    """Measure configurations in all rounds; `begun` is the share of the work that is finished before."""
 
     def heartbeat(done: int) -> None:
-        report(Progress("measure", share=_COMPILE_SHARE + (1 - _COMPILE_SHARE) * done / task.rounds))
+        report(Progress("measure", share=begun + (1 - begun) * done / task.rounds))
 
-    rounds = Rounds(min=task.rounds, max=task.rounds, certain=_FINAL_ROUNDS)
-    timer = compiled.timer(layouts[finalists])
-    times = measure(timer, len(finalists), rng, rounds, deadline=deadline, heartbeat=heartbeat)
-    column, speedup = winner(times, rng)
-    outcome |= {"speedup": dataclasses.asdict(speedup), "rounds": len(times)}
-    return finalists[column] if speedup.real else 0, outcome
+    rounds = Rounds(min=task.rounds, max=task.rounds, certain=_MIN_ROUNDS)
+    return measure(compiled.timer(layouts), len(layouts), rng, rounds, deadline=deadline, heartbeat=heartbeat)
+
+
+def _configuration(task: ApplyTask, chosen: ModuleConfiguration, module: HloModuleProto) -> Layouts:
+    try:
+        return module_layouts(module, chosen)
+    except DataError as error:
+        if task.scale_batch is None or task.again:
+            raise
+        hint = f"--scale-batch {task.scale_batch} makes another module than the one that was ranked: leave it out"
+        raise SkippedError(f"{error}; {hint}") from None
+
+
+def _measured(task: ApplyTask, compiled: CompiledLayouts, both: Layouts, deadline: float, report: Report) -> Float64:
+    """Return (rounds, 2) times of the default and of a configuration, (rounds, 1) if they are the same program."""
+    texts = []
+    for configuration in both:
+        if (executable := compiled.executable(configuration)) is None:
+            why = compiled.left_out[configuration_name(configuration)]
+            raise SkippedError(f"the configuration of {task.applied} fails: {why}")
+        texts.append(xla.text(executable.module(), canonical=True))
+    different = both[: len({*texts})]
+    if len(different) == 1 and not task.again:
+        return np.zeros((0, 1))
+    return _timed(compiled, different, task, task.rng(task.program), deadline, report, 0.6)
+
+
+def apply(task: ApplyTask, report: Report) -> dict[str, Any]:
+    """Measure a configuration in this process, write the JSON file of a tuned program, and return its content.
+
+    A configuration that compiles to the program of the default is not measured; for that of a tuned program, the
+    default is measured then.
+    """
+    start = time.monotonic()
+    chosen = task.chosen()
+    report(Progress("trace"))
+    program = task.load()
+    module, inputs = captured(program, task.platform, chosen.fingerprint)
+    layouts, space = _configuration(task, chosen, module), configurable(module)
+
+    def before(name: str | None) -> None:
+        report(Progress("compile", name, 0.0 if name is None else 0.3))
+
+    compiled = CompiledLayouts(module, space, inputs, task.platform, before, task.left_out)
+    times = _measured(task, compiled, np.stack([space.default, layouts]), start + task.time_limit, report)
+    found = speedup(times, 1, task.rng(program.name)) if times.shape[1] == 2 else None
+    outcome: dict[str, Any] = {
+        "applied": task.applied,
+        "candidates": 1,
+        "budget": 1,
+        "measured": [],
+        "left_out": {},
+        "speedup": None,
+        "rounds": len(times),
+        "seconds": {"all": round(time.monotonic() - start, 2)},
+    }
+    if len(times):
+        outcome["runtime_ns"] = dict(zip(("default", "tuned"), np.median(times, axis=0).tolist(), strict=False))
+    if found is not None:
+        measured = {"configuration": configuration_name(layouts), "score": chosen.score}
+        outcome["measured"] = [{**measured, "relative_runtime": 1 / found.estimate}]
+        outcome["speedup"] = dataclasses.asdict(found)
+    wins = found is not None and found.real
+    task = dataclasses.replace(task, reference=chosen.model)
+    about = task.result(program.name, module, layouts if wins else space.default, outcome, chosen.score)
+    if not task.again:
+        write_json(task.saved(program.name), about)
+    return about

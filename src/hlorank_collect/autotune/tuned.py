@@ -108,7 +108,7 @@ class TuneTask(Task):
 class ApplyTask(TuneTask):
     """One program to measure with one configuration next to the compiler's default."""
 
-    work = "hlorank_collect.autotune.apply:apply"
+    work = "hlorank_collect.autotune.tune_program:apply"
 
     applied: str = ""
     """JSON file of the configuration, which `hlorank rank --export` wrote, or which tuning wrote."""

@@ -27,7 +27,7 @@ def saved(task: TuneTask, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_tuned_program_is_called_like_the_function(saved: Path) -> None:
     import jax
-    from tuned_programs import dots  # type: ignore[import-not-found] # written by the fixture
+    from user_programs import dots  # type: ignore[import-not-found] # written by the fixture
 
     tuned = Tuned(saved)
     assert (tuned.configuration != -1).any()
@@ -56,7 +56,7 @@ def test_a_file_that_is_damaged_or_of_another_program_is_refused(saved: Path) ->
         edited(configuration=chosen | {"instructions": []})(np.ones((8, 16), "f"), np.ones((16, 8), "f"))["sum"] == 128
     )
     for match, changes in {
-        "fingerprint of the module: .*tuned_programs:changed": {"program": "tuned_programs:changed"},
+        "fingerprint of the module: .*user_programs:changed": {"program": "user_programs:changed"},
         f"{saved}: node 0, ": {"configuration": chosen | {"instructions": [first | {"node": 0}]}},
         "tune the program again": {"configuration": {"0": [-1] * 18}, "module": "0" * 64},  # an earlier version
         "seed": {"seed": None},

@@ -12,7 +12,8 @@ from hlorank.data.configurations import LayoutConfigurations
 from hlorank.files import read_json
 from hlorank_collect import machine
 from hlorank_collect.record import read_left_out
-from tests.hlorank_collect.commands.conftest import SHAPES
+
+SHAPES = ["--arguments", "f32[8,16] f32[16,8]"]
 
 
 def collect(*arguments: str) -> int:
@@ -20,21 +21,21 @@ def collect(*arguments: str) -> int:
 
 
 def test_programs_are_measured_once(
-    folder: Path,
+    programs: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(machine, "busy_cores", lambda: 1.5)
-    names = ["cli_programs:dots", "cli_programs:nothing", "cli_programs:reshapes"]
+    names = ["user_programs:dots", "user_programs:nothing", "user_programs:reshapes"]
     assert collect(*names, *SHAPES, "--allow-busy") == 1
     captured = capsys.readouterr()
-    assert captured.err.startswith("error: cli_programs-nothing-")
-    ((name, reason),) = read_left_out(folder / "out")["layout:cpu:random"].items()
+    assert captured.err.startswith("error: user_programs-nothing-")
+    ((name, reason),) = read_left_out(programs / "out")["layout:cpu:random"].items()
     assert captured.err == f"error: {name}: {reason}\n"
     assert "busy" in caplog.text
     assert len(captured.out.splitlines()) == 3
-    files = sorted((folder / "out" / "layout" / "cpu" / "random").iterdir())
+    files = sorted((programs / "out" / "layout" / "cpu" / "random").iterdir())
     assert [path.suffix for path in files] == [".json", ".npz"] * 2
     for path in files[1::2]:
         found = read_graph(path, "layout")
@@ -61,18 +62,18 @@ ENTRY %main {
 """
 
 
-def test_of_folders_and_globs_what_works_is_measured(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "dumps").mkdir()
+def test_of_folders_and_globs_what_works_is_measured(programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (programs / "dumps").mkdir()
     for name, text in (("good", MODULE), ("bad", MODULE.replace("dot(", "dots("))):
-        (folder / "dumps" / f"module.{name}.before_optimizations.txt").write_text(text)
-    (folder / "dumps" / "module.good.after_optimizations.txt").write_text(MODULE)
-    (folder / "other.hlo").write_text(MODULE)
+        (programs / "dumps" / f"module.{name}.before_optimizations.txt").write_text(text)
+    (programs / "dumps" / "module.good.after_optimizations.txt").write_text(MODULE)
+    (programs / "other.hlo").write_text(MODULE)
     assert collect("dumps", "oth*.hlo", "--scale-batch", "2", "--allow-busy") == 1
     captured = capsys.readouterr()
     assert "module.bad.before_optimizations.b2: " in captured.err
     assert "line 6" in captured.err
-    written = {path.stem for path in (folder / "out").rglob("*.npz")}
+    written = {path.stem for path in (programs / "out").rglob("*.npz")}
     assert written == {"module.good.before_optimizations.b2", "other.b2"}
-    assert read_json(next((folder / "out").rglob("other.b2.json")))["scale_batch"] == 2
+    assert read_json(next((programs / "out").rglob("other.b2.json")))["scale_batch"] == 2
     assert collect("other.hlo", "--scale-batch", "2") == 0
     assert "measured already" in capsys.readouterr().out

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from hlorank.cli.main import main
-from tests.hlorank_collect.commands.conftest import SHAPES
+
+SHAPES = ["--arguments", "f32[8,16] f32[16,8]"]
 
 
 @pytest.mark.parametrize(
@@ -39,10 +40,10 @@ def test_wrong_usage_is_one_line(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(("out", "status"), [("cli_programs.py/own", 2), ("/proc/own", 1)])
+@pytest.mark.parametrize(("out", "status"), [("user_programs.py/own", 2), ("/proc/own", 1)])
 @pytest.mark.parametrize("command", [["collect"], ["autotune", "--random"]])
 def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(
-    command: list[str], out: str, status: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+    command: list[str], out: str, status: int, programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hlorank_collect.run_tasks.run_tasks", None)
-    assert main([*command, "cli_programs:dots", *SHAPES, "--out", out]) == status
+    assert main([*command, "user_programs:dots", *SHAPES, "--out", out]) == status

@@ -58,17 +58,16 @@ def test_a_file_is_a_program_whose_content_decides_whether_it_was_measured(folde
 
 
 def test_inputs_keep_64_bits_and_can_be_used_again(folder: Path) -> None:
-    program = module_program(folder / "net.small.hlo.txt", 3)
-    traced = program.trace("cpu")
-    inputs = traced.inputs()
-    assert [array.dtype.name for array in inputs] == ["float32", "int64", "float32"]
-    assert traced.module == program.trace("cpu").module
-    again, other = program.trace("cpu").inputs(), module_program(folder / "net.small.hlo.txt", 4).trace("cpu").inputs()
-    for first, second, third in zip(inputs, again, other, strict=True):
-        np.testing.assert_array_equal(np.asarray(first), np.asarray(second))
-        assert not np.array_equal(np.asarray(first), np.asarray(third))
     from hlorank_collect import xla
 
+    traced, again = (module_program(folder / "net.small.hlo.txt", 3).trace("cpu") for _ in range(2))
+    assert traced.module == again.module
+    inputs, same = traced.inputs(), again.inputs()
+    other = module_program(folder / "net.small.hlo.txt", 4).trace("cpu").inputs()
+    assert [array.dtype.name for array in inputs] == ["float32", "int64", "float32"]
+    for first, second, third in zip(inputs, same, other, strict=True):
+        np.testing.assert_array_equal(np.asarray(first), np.asarray(second))
+        assert not np.array_equal(np.asarray(first), np.asarray(third))
     executable = xla.compile_module(traced.module)
     (first, _), (second, _) = executable.run(inputs), executable.run(inputs)
     np.testing.assert_array_equal(np.asarray(first), np.asarray(second))
