@@ -10,7 +10,6 @@ import os
 import re
 import secrets
 import shutil
-import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -149,8 +148,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder next to `path` that replaces it when the block succeeds, and is removed otherwise.
 
-    The parent folder is created. A kill leaves the old folder, the new one or none, and perhaps hidden folders next to
-    it that the next call removes.
+    A kill leaves the old folder, the new one or none, and perhaps hidden folders that the next call removes.
     """
     temporary, old = (path.with_name(f".{path.name}.{suffix}") for suffix in ("partial", "old"))
     for leftover in (temporary, old):
@@ -209,8 +207,6 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError("file", "a JSON file", "no such file", file=path) from None
-    except UnicodeDecodeError:
-        raise DataError("file", "valid JSON", "bytes that are no UTF-8 text", file=path) from None
     except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
         raise DataError("file", "valid JSON", error, file=path) from None
     if not isinstance(value, dict):
@@ -245,19 +241,13 @@ def map_array(path: Path) -> NDArray[Any]:
 
 
 def open_file(path: Path, expected: str) -> BinaryIO:
-    """Open a regular file for reading; another path is a DataError that names what is `expected`.
-
-    A pipe is refused, too, as opening it would wait for a writer.
-    """
+    """Open a regular file for reading; another path, also a pipe, which would wait, is a DataError."""
     try:
-        mode = path.stat().st_mode
-        if stat.S_ISREG(mode):
+        if path.is_file():
             return path.open("rb")
-        found = "a folder" if stat.S_ISDIR(mode) else "a pipe" if stat.S_ISFIFO(mode) else "a device"
-    except FileNotFoundError:
-        found = "no such file"
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-        found = getattr(error, "strerror", None) or "a name that no file can have"
+        found = "a folder" if path.is_dir() else "a pipe or a device" if path.exists() else "no such file"
+    except OSError as error:  # no permission, for example, or too long a name
+        found = str(error.strerror)
     raise DataError("file", expected, found, file=path)
 
 

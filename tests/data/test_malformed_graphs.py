@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hlorank.data.collection import Kind, read_graph
 from hlorank.files import DataError
-from tests.data.npz_files import ARRAYS, Arrays, layout_arrays, save, tile_arrays
+from tests.data.npz_files import ARRAYS, Arrays, layout_arrays, save
 
 
 def changed(array: NDArray[Any], place: Any, value: Any) -> NDArray[Any]:
@@ -35,26 +35,21 @@ def setting(key: str, place: Any, value: float) -> Callable[[Arrays], Arrays]:
 
 BAD: list[tuple[Kind, Callable[[Arrays], Arrays], str, str]] = [
     ("layout", without("node_splits"), "keys", "['config_runtime', 'edge_index', 'node_config_feat'"),
-    ("tile", without("config_feat"), "keys", "['config_runtime', 'config_runtime_normalizers', 'edge"),
     ("layout", lambda arrays: arrays | {"extra": np.zeros(1)}, "keys", "'extra'"),
-    ("layout", lambda arrays: tile_arrays(), "keys", "'config_runtime_normalizers'"),
     ("tile", lambda arrays: layout_arrays(), "keys", "'node_config_feat'"),
     ("layout", lambda arrays: {}, "keys", "[]"),
     ("layout", with_("node_feat", lambda a: a.astype(np.float64)), "node_feat", "float64"),
     ("layout", with_("node_feat", lambda a: a[:, :139]), "node_feat", "(4, 139)"),
-    ("tile", with_("node_feat", lambda a: a[:1]), "node_feat", "(1, 140)"),
     ("tile", setting("node_feat", (1, 3), np.inf), "node_feat", "inf at [1, 3]"),
     ("layout", with_("node_opcode", lambda a: a.astype(np.int64)), "node_opcode", "int64"),
     ("layout", setting("node_opcode", 2, 121), "node_opcode", "121"),
     ("layout", with_("node_opcode", lambda a: a[:0]), "node_opcode", "an empty graph"),
     ("layout", with_("edge_index", lambda a: a.T), "edge_index", "(2, 3)"),
     ("layout", with_("edge_index", lambda a: a.astype(np.float32)), "edge_index", "float32"),
-    ("layout", with_("edge_index", lambda a: a.astype(np.uint64)), "edge_index", "uint64"),
     ("layout", setting("edge_index", (0, 0), 4), "edge_index", "[4, 0] in row 0"),
     ("layout", setting("edge_index", (2, 1), -1), "edge_index", "[3, -1] in row 2"),
     ("layout", with_("edge_index", lambda a: a[:, ::-1]), "edge_index", "[0, 1] in row 0"),
     ("layout", with_("node_splits", lambda a: a.T), "node_splits", "(3, 1)"),
-    ("layout", with_("node_splits", lambda a: a[None]), "node_splits", "(1, 1, 3)"),
     ("layout", with_("node_splits", lambda a: a[:, :2]), "node_splits", "[0, 1]"),
     ("layout", with_("node_config_ids", lambda a: a[None]), "node_config_ids", "(1, 2)"),
     ("layout", with_("node_config_ids", lambda a: a[:0]), "node_config_ids", "(0,)"),
@@ -63,19 +58,9 @@ BAD: list[tuple[Kind, Callable[[Arrays], Arrays], str, str]] = [
     ("layout", with_("node_config_ids", lambda a: a[[1, 1]]), "node_config_ids", "[3, 3]"),
     ("layout", with_("node_config_ids", lambda a: a[:1]), "node_config_feat", "(3, 2, 18)"),
     ("layout", with_("node_config_feat", lambda a: a[..., 1:]), "node_config_feat", "(3, 2, 17)"),
-    ("layout", with_("node_config_feat", lambda a: a[0]), "node_config_feat", "(2, 18)"),
     ("layout", with_("node_config_feat", lambda a: a.astype(np.int8)), "node_config_feat", "int8"),
     ("layout", with_("node_config_feat", lambda a: a[:0]), "node_config_feat", "none"),
-    *[
-        ("layout", setting("node_config_feat", (2, 1, 17), value), "node_config_feat", found)
-        for value, found in {
-            6.0: "6.0 at [2, 1, 17]",
-            -2.0: "-2.0 at [2, 1, 17]",
-            0.5: "0.5 at [2, 1, 17]",
-            np.nan: "nan at [2, 1, 17]",
-            np.inf: "inf at [2, 1, 17]",
-        }.items()
-    ],
+    ("layout", setting("node_config_feat", (2, 1, 17), 0.5), "node_config_feat", "0.5 at [2, 1, 17]"),
     ("layout", setting("node_config_feat", (0, 0, 2), 0), "node_config_feat", "[0, 2, 0, -1, -1, -1]"),
     ("tile", with_("config_feat", lambda a: a[:, 1:]), "config_feat", "(3, 23)"),
     ("tile", with_("config_feat", lambda a: a[:0]), "config_feat", "none"),
@@ -83,7 +68,6 @@ BAD: list[tuple[Kind, Callable[[Arrays], Arrays], str, str]] = [
     ("layout", with_("config_runtime", lambda a: a.astype(float)), "config_runtime", "float64"),
     ("layout", with_("config_runtime", lambda a: a[:, None]), "config_runtime", "(3, 1)"),
     ("layout", with_("config_runtime", lambda a: a[:2]), "config_runtime", "2"),
-    ("layout", with_("config_runtime", lambda a: a[:0]), "config_runtime", "0"),
     ("tile", with_("config_runtime", lambda a: a - 11), "config_runtime", "-1"),
     ("layout", with_("config_runtime", lambda a: a - 10), "config_runtime", "0 at 1 among others"),
     ("tile", with_("config_feat", lambda a: a[:2]), "config_runtime", "3"),

@@ -101,7 +101,7 @@ def test_a_long_header_is_refused_before_it_is_read(tmp_path: Path) -> None:
     assert message.endswith("found a damaged member")
 
 
-def test_large_arrays_in_column_order_are_refused_where_chunks_are_asked_for(tmp_path: Path) -> None:
+def test_large_arrays_in_column_order_are_refused_in_chunks(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "a.npz", a=np.asfortranarray(np.zeros((2, CHUNK_BYTES), dtype=np.uint8)))
     with little_memory(), NpzFile(tmp_path / "a.npz") as file, pytest.raises(DataError, match=r"row order \(C\)"):
         next(file.chunks("a"))
@@ -188,16 +188,15 @@ def written(shape: str, data: bytes = bytes(24)) -> bytes:
     return npy.magic(1, 0) + len(header).to_bytes(2, "little") + header + data
 
 
+FALSE_SHAPES = [(-4,), (-2, -2), (5,), (3,), (2**62,)]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         *((written(shape), "") for shape in ("(True, 6)", "(6.0,)", "(-1, -6)", "(6, 10**9)", "6", "(6L,)", "()")),
-        (member(np.arange(4), shape=(-4,)), "expected a shape that fits 32 bytes, found (-4,) of int64"),
-        (member(np.arange(4), shape=(-2, -2)), "expected a shape that fits 32 bytes, found (-2, -2) of int64"),
-        (member(np.arange(4), shape=(5,)), "expected a shape that fits 32 bytes, found (5,) of int64"),
-        (member(np.arange(4), shape=(3,)), "expected a shape that fits 32 bytes, found (3,) of int64"),
-        (member(np.arange(4), shape=(2**62,)), f"expected a shape that fits 32 bytes, found ({2**62},) of int64"),
-        (member(np.arange(0), shape=(2**62, 0)), f"expected a shape that fits 0 bytes, found ({2**62}, 0) of int64"),
+        *((member(np.arange(4), shape=shape), f"fits 32 bytes, found {shape} of int64") for shape in FALSE_SHAPES),
+        (member(np.arange(0), shape=(2**62, 0)), f"fits 0 bytes, found ({2**62}, 0) of int64"),
         (member(np.array(["a", "b"])), "found dtype <U1"),
         (member(np.zeros(2, dtype=[("a", "<i8")])), "found dtype [('a', '<i8')]"),
         (member(np.arange(4), descr=("<i8", (2,)), shape=(2,)), "found dtype ('<i8', (2,))"),

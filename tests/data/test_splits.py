@@ -50,23 +50,6 @@ def test_the_family_of_a_name(expected: str, names: list[str]) -> None:
     assert {name: family(name) for name in names} == dict.fromkeys(names, expected)
 
 
-def test_families_of_the_published_names(shared_data: Path) -> None:
-    lists = sorted((shared_data / "eval_indices").glob("*.json"))
-    names = {name for path in lists for name in json.loads(path.read_text())}
-    files = {path.name.removesuffix(".npz") for path in (shared_data / "tpugraphs" / "npz").rglob("*.npz")}
-    assert (len(names), len(files)) == (27, 8)
-    families = Counter(family(name) for name in sorted(names | files))
-    assert {name: count for name, count in families.items() if count > 1} == {
-        "inceptionv3": 2,  # a whole graph and one of its kernels
-        "smallbertbertenuncasedl10h128a2": 2,
-        "smallbertbertenuncasedl10h256a4": 2,
-        "smallbertbertenuncasedl10h768a12": 2,
-        "smallbertbertenuncasedl6h256a4": 2,
-        "smallbertbertenuncasedl6h768a12": 2,
-        "unet3d": 2,
-    }
-
-
 @settings(deadline=None)  # the first call imports scikit-learn
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(1, 40)), min_size=1, unique=True), st.integers(3, 5))
 def test_folds_keep_families_together_and_are_balanced(pairs: list[tuple[str, int]], folds: int) -> None:

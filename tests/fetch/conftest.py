@@ -18,15 +18,11 @@ import hlorank.fetch.download
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to a request: a status without a file, or a body that stops, and then the connection with it.
-
-    The server holds a connection open until `release` is set.
-    """
+    """What happens to a request: a status without a file, or a body that stops, and then the connection with it."""
 
     status: int | None = None
     headers: dict[str, str] = field(default_factory=dict)
     stop_after: int | None = None
-    hold: bool = False
 
 
 class Server(ThreadingHTTPServer):
@@ -44,7 +40,6 @@ class Server(ThreadingHTTPServer):
         self.reason: str | None = None
         self.requests: list[str] = []
         self.ranges_asked: list[str | None] = []
-        self.release = threading.Event()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore clients that close the connection, as killed ones do."""
@@ -83,8 +78,6 @@ class _Handler(BaseHTTPRequestHandler):
             body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
         self._answer(206 if asked else 200, sent)
         self.wfile.write(body[: fault.stop_after])
-        if fault.hold:
-            server.release.wait()
         self.close_connection = fault.stop_after is not None or sent.get("Content-Length") != str(len(data) - start)
 
     def _answer(self, status: int, headers: dict[str, str]) -> None:
@@ -103,6 +96,5 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield running
-        running.release.set()
         running.shutdown()
         thread.join()

@@ -8,12 +8,9 @@ import json
 import logging
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tarfile
-import time
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +21,9 @@ import hlorank
 from hlorank.config import ConfigError
 from hlorank.data.collection import SPLITS, Collection, Split, graph_files
 from hlorank.fetch import tpugraphs
-from hlorank.fetch.download import CHUNK_BYTES, DownloadError
 from hlorank.fetch.tpugraphs import COLLECTIONS, TpuGraphsConfig
 from hlorank.files import DataError
-from tests.fetch.conftest import Fault, Server
+from tests.fetch.conftest import Server
 
 XLA = Collection.parse("layout:xla:default")
 TRAIN = "npz_layout_xla_default_train.tar"
@@ -36,10 +32,7 @@ NPZ_NAMES = {f"{split}/{split}_{name}.npz" for split in SPLITS for name in range
 
 def npz(seed: int, size: int = 100) -> bytes:
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        data = io.BytesIO()
-        np.save(data, np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8))
-        archive.writestr(zipfile.ZipInfo("array.npy"), data.getvalue())
+    np.savez(file, array=np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8))
     return file.getvalue()
 
 
@@ -163,15 +156,6 @@ def test_a_mirror_must_give_the_same_bytes(served: Server, tmp_path: Path) -> No
     assert (output / "train" / "train_0.npz").read_bytes() == npz(1, 50_000)
 
 
-def test_a_missing_archive_and_a_wrong_address_fail_at_once(served: Server, tmp_path: Path) -> None:
-    del served.files[TRAIN]
-    with pytest.raises(DownloadError, match=f"{TRAIN}: HTTP 404"):
-        fetch(served.base_url, tmp_path)
-    assert len(served.requests) == 2
-    with pytest.raises(DownloadError, match="wrong/LICENSE: HTTP 404"):
-        fetch(f"{served.base_url}/wrong", tmp_path / "other")
-
-
 def test_settings_that_cannot_be_fetched_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"layout:cpu:random: .*{', '.join(COLLECTIONS)}"):
         fetch("http://127.0.0.1", tmp_path, collection=Collection.parse("layout:cpu:random"))
@@ -185,12 +169,12 @@ def test_settings_that_cannot_be_fetched_are_refused_before_anything_is_written(
     assert not (tmp_path / "downloads").exists()
 
 
-@pytest.mark.parametrize("text", ["[]", "{", f'{{"{TRAIN}": 3}}', f'{{"{TRAIN}": {{"size": "x", "sha256": "00"}}}}'])
-def test_damaged_digests_are_refused(served: Server, tmp_path: Path, text: str) -> None:
+def test_damaged_digests_are_refused(served: Server, tmp_path: Path) -> None:
     (tmp_path / "downloads").mkdir()
-    (tmp_path / "downloads" / "archives.json").write_text(text)
-    with pytest.raises(DataError, match=r"archives\.json"):
-        fetch(served.base_url, tmp_path)
+    for text in ("[]", "{", f'{{"{TRAIN}": 3}}', f'{{"{TRAIN}": {{"size": "x", "sha256": "00"}}}}'):
+        (tmp_path / "downloads" / "archives.json").write_text(text)
+        with pytest.raises(DataError, match=r"archives\.json"):
+            fetch(served.base_url, tmp_path)
 
 
 # Damaged archives
@@ -220,41 +204,22 @@ def test_a_kept_archive_is_used_again_unless_it_is_damaged(
         assert hashlib.sha256(content).hexdigest() in message
 
 
-def corrupt(what: str) -> bytes:
-    data = archives()[TRAIN]
-    match what:
-        case "truncated":
-            return data[:30_000]
-        case "not a tar":
-            return b"<html>" * 1000
-        case "data":
-            return data[:20_000] + bytes([data[20_000] ^ 1]) + data[20_001:]
-        case "unsafe":
-            return tar({"npz/layout/xla/default/train/a.npz": npz(0), "../escape": b""})
-        case "damaged LZMA":
-            packed = io.BytesIO()
-            with zipfile.ZipFile(packed, "w", zipfile.ZIP_LZMA) as file:
-                file.writestr("a.npy", bytes(range(256)) * 9)
-            broken = packed.getvalue()
-            return tar({"npz/layout/xla/default/train/a.npz": broken[:60] + b"\xff" * 9 + broken[69:]})
-        case "not an npz":
-            return tar({"npz/layout/xla/default/train/a.npz": b"text"})
-        case _:
-            return archives(Collection.parse("layout:xla:random"))["npz_layout_xla_random_train.tar"]
+GOOD = archives()[TRAIN]
+DAMAGED = GOOD[:20_000] + bytes([GOOD[20_000] ^ 1]) + GOOD[20_001:]
+FOREIGN = archives(Collection.parse("layout:xla:random"))["npz_layout_xla_random_train.tar"]
 
 
 @pytest.mark.parametrize(
-    "what", ["truncated", "not a tar", "data", "unsafe", "not an npz", "damaged LZMA", "another collection"]
+    "archive", [GOOD[:30_000], b"<html>" * 1000, DAMAGED, FOREIGN], ids=["truncated", "no tar", "damaged", "another"]
 )
-def test_a_corrupted_archive_leaves_nothing(served: Server, tmp_path: Path, what: str) -> None:
-    good = served.files[TRAIN]
-    served.files[TRAIN] = corrupt(what)
-    with pytest.raises((DataError, ExceptionGroup), match=TRAIN):
+def test_a_corrupted_archive_leaves_nothing(served: Server, tmp_path: Path, archive: bytes) -> None:
+    served.files[TRAIN] = archive
+    with pytest.raises(DataError, match=TRAIN):
         fetch(served.base_url, tmp_path, "train")
     files = {f"raw/{XLA.path.as_posix()}/LICENSE", *(f"downloads/{name}" for name in (".lock", "LICENSE"))}
     assert set(tree(tmp_path)) == files | {"downloads/archives.json"}, "neither half a split nor a staging folder"
     assert TRAIN not in recorded(tmp_path), "only sound archives are recorded"
-    served.files[TRAIN] = good
+    served.files[TRAIN] = GOOD
     output = fetch(served.base_url, tmp_path, "train")
     assert {path.name for path in (output / "train").iterdir()} == {"train_0.npz", "train_1.npz"}
 
@@ -280,7 +245,7 @@ def test_a_folder_of_archives(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=f"{TRAIN}: content"):
         fetch(mine, tmp_path)
     forget(tmp_path, TRAIN)
-    (mine / TRAIN).write_bytes(corrupt("data"))
+    (mine / TRAIN).write_bytes(DAMAGED)
     with pytest.raises(DataError, match=r"train_0\.npz: array: .*damaged"):
         fetch(mine, tmp_path)
     assert (mine / TRAIN).exists()
@@ -353,18 +318,6 @@ print(step)
 """
 
 
-def child(script: str, *arguments: str | Path) -> subprocess.Popen[str]:
-    paths = os.pathsep.join(str(path) for path in (Path(hlorank.__file__).parents[1], Path(__file__).parents[2]))
-    return subprocess.Popen(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": paths},
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def test_a_call_that_was_killed_before_any_write_and_repeated_ends_in_the_same_files(
     served: Server, tmp_path: Path
 ) -> None:
@@ -377,29 +330,9 @@ def test_a_call_that_was_killed_before_any_write_and_repeated_ends_in_the_same_f
     (start / "downloads" / "archives.json").write_text(json.dumps({TRAIN: digest}))
     (output / "LICENSE").unlink()
     (output / "train" / "stale.npz").write_bytes(npz(0))
-    with child(KILL_EVERYWHERE, served.base_url, tmp_path) as process:
-        out, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
-    assert int(out) > 30
-
-
-def test_killed_while_downloading(served: Server, tmp_path: Path) -> None:
-    """After SIGKILL between two bytes, the same call downloads only the rest and ends in the same files."""
-    clean, again = tmp_path / "clean", tmp_path / "again"
-    fetch(served.base_url, clean, "train")
-    served.faults += [Fault(), Fault(stop_after=CHUNK_BYTES, hold=True)]  # of the licence, and of the archive
-    script = "import sys; from pathlib import Path; from tests.fetch.test_tpugraphs import fetch\n"
-    script += "fetch(sys.argv[1], Path(sys.argv[2]), 'train')"
-    with child(script, served.base_url, again) as process:
-        deadline = time.monotonic() + 30
-        while not any(path.stat().st_size == CHUNK_BYTES for path in (again / "downloads").glob(f"{TRAIN}.*.partial")):
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-            time.sleep(0.01)
-        os.killpg(process.pid, signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
-    served.release.set()
-    served.ranges_asked.clear()
-    fetch(served.base_url, again, "train")
-    assert tree(again) == tree(clean)
-    assert served.ranges_asked == [f"bytes={CHUNK_BYTES}-"]
+    paths = os.pathsep.join(str(path) for path in (Path(hlorank.__file__).parents[1], Path(__file__).parents[2]))
+    command = [sys.executable, "-c", KILL_EVERYWHERE, served.base_url, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": paths}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 30

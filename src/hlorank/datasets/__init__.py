@@ -61,7 +61,7 @@ def load(
     from hlorank.datasets.graph_dataset import GraphDataset
 
     address = Collection.parse(collection)
-    return GraphDataset(processed_store(address, root, columns, cache), address, columns, transform)
+    return GraphDataset(processed_store(address, root, columns, cache), address, transform)
 
 
 def default_features() -> FeaturizeConfig:

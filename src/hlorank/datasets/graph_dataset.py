@@ -14,7 +14,6 @@ from torch_geometric.data import Data, Dataset
 
 from hlorank.data.collection import SPLITS, Collection, Split
 from hlorank.data.graph import MAX_OPCODE
-from hlorank.datasets import Columns
 from hlorank.featurize.feature_store import FeatureStore, GraphStore, graph_folder
 from hlorank.featurize.features import LayoutFeatures
 from hlorank.files import map_array
@@ -101,14 +100,10 @@ class GraphDataset(Dataset):  # type: ignore[misc] # PyTorch Geometric ships no 
     """
 
     def __init__(
-        self,
-        store: GraphStore,
-        collection: Collection,
-        columns: Columns,
-        transform: Callable[[Any], Any] | None = None,
+        self, store: GraphStore, collection: Collection, transform: Callable[[Any], Any] | None = None
     ) -> None:
         super().__init__(None, transform)
-        self.store, self.collection, self.columns = store, collection, columns
+        self.store, self.collection = store, collection
         self.graphs: list[tuple[Split, str]] = [(split, name) for split in SPLITS for name in store.graphs(split)]
         self.num_opcodes = 1 + (len(store.spec.opcodes) if isinstance(store, FeatureStore) else MAX_OPCODE)
 
@@ -145,6 +140,3 @@ class GraphDataset(Dataset):  # type: ignore[misc] # PyTorch Geometric ships no 
             split: torch.tensor([row for row, (found, _) in enumerate(self.graphs) if found == split], dtype=torch.long)
             for split in SPLITS
         }
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.collection}, {self.columns}, {len(self)} graphs)"

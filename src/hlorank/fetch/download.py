@@ -17,7 +17,7 @@ import requests
 from requests.exceptions import ChunkedEncodingError
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import DownloadColumn, Progress
 from urllib3.exceptions import HTTPError
 from urllib3.util import Retry
 
@@ -190,16 +190,14 @@ def _attempt(
 def download(url: str, target: Path, *, retries: int, timeout: float, unpack_to: Path | None = None) -> None:
     """Download a file over HTTP; do nothing if it exists.
 
-    The bytes so far are in `<target>.<size>-<address>-<version>.partial`, and a later call continues there if the
-    server still has the same version of the file (RFC 9110, 14.2 Range); `target` appears only when it is complete.
-    Dropped connections and the status codes 408, 425, 429 and 5xx are retried with exponential backoff, or after the
-    server's Retry-After, at most MAX_WAIT_SECONDS each, until `retries` attempts in a row gained no byte. `unpack_to`
-    is a path whose file system must have the file's size free a second time.
+    A later call continues after the bytes so far if the server still has the same version of the file (RFC 9110, 14.2
+    Range); `target` appears only when it is complete. Dropped connections and busy servers are asked again with
+    exponential backoff, or after their Retry-After, at most MAX_WAIT_SECONDS each, until `retries` attempts in a row
+    gained no byte. The file system of `unpack_to` must have the file's size free a second time.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     failures = furthest = 0
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
+    columns, console = (*Progress.get_default_columns(), DownloadColumn()), Console(stderr=True)
     with requests.Session() as session, Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
         session.max_redirects = MAX_REDIRECTS
         session.hooks["response"].append(_close_redirect)
