@@ -151,7 +151,7 @@ def test_joined_collections_keep_their_graphs_apart_and_families_together(
 ) -> None:
     root, split_file = tmp_path / "own", tmp_path / "folds.json"
     expected = {"one.net_b": "train", "one.late_b": "test", "two.net_b": "valid", "two.x_b": "train"}
-    files = {}
+    files: dict[str, Path] = {}
     for runtime, (name, place) in enumerate(expected.items()):
         source, graph = name.split(".")
         path = write_kernel(root / "tile" / source / place / f"{graph}.npz", runtime + 1)
