@@ -1,10 +1,12 @@
-"""A loopback HTTP server with faults on demand."""
+"""A loopback HTTP server with faults on demand, and tar archives."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 import sys
+import tarfile
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -98,3 +100,20 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         yield running
         running.shutdown()
         thread.join()
+
+
+def member(name: str, data: bytes = b"", **attributes: object) -> tuple[tarfile.TarInfo, bytes]:
+    """Return a member of an archive; attributes are those of its header."""
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    for key, value in attributes.items():
+        setattr(info, key, value)
+    return info, data
+
+
+def tar(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    output = io.BytesIO()
+    with tarfile.open(fileobj=output, mode="w") as archive:
+        for info, data in members:
+            archive.addfile(info, io.BytesIO(data))
+    return output.getvalue()

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import errno
-import io
 import logging
 import pickle
 import shutil
 import tarfile
 from collections import namedtuple
-from collections.abc import Callable
 from email.utils import formatdate
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +18,7 @@ from hlorank.fetch import download as module
 from hlorank.fetch.download import CHUNK_BYTES as CHUNK
 from hlorank.fetch.download import DownloadError, download, extract, require_space
 from hlorank.files import DataError
-from tests.fetch.conftest import Fault, Server
+from tests.fetch.conftest import Fault, Server, member, tar
 
 SIZE = 5 * CHUNK - 7
 CONTENT = np.random.default_rng(0).bytes(SIZE)
@@ -33,14 +31,6 @@ Usage = namedtuple("Usage", "total used free")
 def target(server: Server, tmp_path: Path) -> Path:
     server.files["file"] = CONTENT
     return tmp_path / "folder" / "file"
-
-
-@pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Record the waits between attempts instead of waiting."""
-    waits: list[float] = []
-    monkeypatch.setattr("time.sleep", waits.append)
-    return waits
 
 
 def get(server: Server, target: Path, *, retries: int = 3, unpack_to: Path | None = None) -> None:
@@ -137,8 +127,10 @@ def test_a_server_without_ranges_sends_the_whole_again_and_failures_without_prog
 
 
 def test_busy_servers_are_asked_again_after_bounded_waits(
-    server: Server, target: Path, waits: list[float], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: Server, target: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("time.sleep", waits.append)
     monkeypatch.setattr(module, "BACKOFF_SECONDS", 3.0)
     asked = {"7": 7.0, "3600": 60.0, formatdate(0, usegmt=True): 0.0}
     wrong = {"9" * 5000: 24.0, "-5": 48.0, "x": 60.0, "Fri, 31 Dec 99999 23:59:59 GMT": 60.0}
@@ -152,33 +144,26 @@ def test_busy_servers_are_asked_again_after_bounded_waits(
     assert "retry 2 of 7" in caplog.messages[1]
 
 
-def test_final_errors_fail_at_once_in_one_line_and_cross_processes(server: Server, target: Path) -> None:
-    faults = {r"HTTP 404 .*\\x1b.*check the base URL": Fault(404), "gzip": Fault(200, {"Content-Encoding": "gzip"})}
-    server.reason = "\x1b[31m" + "x" * 5000
-    for number, (reason, fault) in enumerate(faults.items()):
-        server.faults.append(fault)
-        with pytest.raises(DownloadError, match=rf"^{server.base_url}/file: .*{reason}") as error:
-            get(server, target)
-        assert str(error.value).isprintable()
-        assert len(str(error.value)) <= 500
-        assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
-        assert len(server.requests) == number + 1
-    assert list(target.parent.iterdir()) == []
-
-
-def test_credentials_are_nowhere_in_messages_and_records(
+def test_final_errors_are_raised_at_once_in_one_line_without_credentials_and_cross_processes(
     server: Server, target: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = server.base_url.replace("//", "//me:secret@") + "/file?token=secret"
     server.files["file?token=secret"] = CONTENT
-    server.faults += [Fault(stop_after=CHUNK), Fault(503), Fault(404)]
-    with pytest.raises(DownloadError, match=r"\*\*\*@127") as failure:
-        download(url, target, retries=5, timeout=5)
-    names = [path.name for path in target.parent.iterdir()]
-    assert len(caplog.messages) == 2
-    assert not any("secret" in text for text in [str(failure.value), *caplog.messages, *names])
+    server.reason = "\x1b[31m" + "x" * 5000
+    faults = {r"HTTP 404 .*\\x1b.*check the base URL": Fault(404), "gzip": Fault(200, {"Content-Encoding": "gzip"})}
+    for reason, fault in faults.items():
+        server.faults += [Fault(stop_after=CHUNK), Fault(503), fault]
+        with pytest.raises(DownloadError, match=rf"^http://\*\*\*@127\..*{reason}") as failure:
+            download(url, target, retries=5, timeout=5)
+        message = str(failure.value)
+        assert message.isprintable()
+        assert len(message) <= 500
+        assert str(pickle.loads(pickle.dumps(failure.value))) == message
+        names = [path.name for path in target.parent.iterdir()]
+        assert not any("secret" in text for text in [message, *caplog.messages, *names])
+    assert len(caplog.messages) == 4
     download(url, target, retries=0, timeout=5)
-    assert server.ranges_asked[-1] == f"bytes={CHUNK}-"
+    assert server.ranges_asked[-1] == f"bytes={2 * CHUNK}-"
 
 
 def test_the_number_of_bytes_is_bounded(server: Server, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,49 +219,32 @@ def test_space_for_the_missing_bytes_and_the_content_is_needed(
 # Archives
 
 A, B = b"a" * 1000, b"b" * 2000
-Fill = Callable[[tarfile.TarFile], None]
+GOOD = tar(
+    member("npz", type=tarfile.DIRTYPE),
+    member("./npz/a.npz", A, mode=0o4777),
+    member("npz/README", b"text"),
+    member("b.npz", B),
+)
+SPARSE = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "x", "GNU.sparse.realsize": "9"}
 
 
-def is_npz(path: PurePosixPath) -> bool:
-    return path.suffix == ".npz"
+def unpack(folder: Path, content: bytes, suffix: str = ".npz") -> Path:
+    """Extract files of a suffix to `folder`/in/side/target."""
+    archive, target = folder / "archive.tar", folder / "in" / "side" / "target"
+    folder.mkdir(exist_ok=True)
+    archive.write_bytes(content)
+    extract(archive, target, lambda path: path.suffix == suffix)
+    return target
 
 
-def add(tar: tarfile.TarFile, name: str, data: bytes = b"", **attributes: object) -> None:
-    member = tarfile.TarInfo(name)
-    member.size = len(data)
-    for key, value in attributes.items():
-        setattr(member, key, value)
-    tar.addfile(member, io.BytesIO(data))
-
-
-def good(tar: tarfile.TarFile) -> None:
-    add(tar, "npz", type=tarfile.DIRTYPE)
-    add(tar, "./npz/a.npz", A, mode=0o4777)
-    add(tar, "npz/README", b"text")
-    add(tar, "b.npz", B)
-
-
-@pytest.fixture
-def build(tmp_path: Path) -> Callable[[Fill], Path]:
-    def build(fill: Fill) -> Path:
-        path = tmp_path / "archive.tar"
-        with tarfile.open(path, "w") as tar:
-            fill(tar)
-        return path
-
-    return build
-
-
-def test_only_wanted_files_are_extracted(build: Callable[[Fill], Path], tmp_path: Path) -> None:
-    target = tmp_path / "target"
-    extract(build(good), target, is_npz)
+def test_only_wanted_files_are_extracted_into_an_empty_folder(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="members: expected the wanted files, found none"):
+        unpack(tmp_path, GOOD, ".txt")
+    target = unpack(tmp_path, GOOD)
     assert {path.name: path.read_bytes() for path in target.iterdir()} == {"a.npz": A, "b.npz": B}
     assert (target / "a.npz").stat().st_mode & 0o7111 == 0, "modes of the archive are not taken over"
     with pytest.raises(FileExistsError):  # a link there would lead the bytes elsewhere
-        extract(build(good), target, is_npz)
-
-
-SPARSE = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "x", "GNU.sparse.realsize": "9"}
+        unpack(tmp_path, GOOD)
 
 
 @pytest.mark.parametrize(
@@ -288,48 +256,29 @@ SPARSE = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "
         *(("x", {"type": kind, "devmajor": 1}) for kind in (tarfile.BLKTYPE, tarfile.FIFOTYPE, tarfile.GNUTYPE_SPARSE)),
         *(("x.npz", {"pax_headers": {"path": name}}) for name in ("a\0.npz", "a\n.npz", "<b>.npz", "n" * 300 + ".npz")),
         *(("x.npz", {"pax_headers": records}) for records in ({"size": "abc"}, {"GNU.sparse.map": "0,1,x"}, SPARSE)),
+        ("two/a.npz", {}),  # a second a.npz
+        ("more", {}),  # a third member
     ],
 )
 def test_members_that_are_unsafe_or_that_tarfile_stumbles_over_condemn_the_archive(
-    build: Callable[[Fill], Path], tmp_path: Path, name: str, attributes: dict[str, object]
+    tmp_path: Path, name: str, attributes: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fill(tar: tarfile.TarFile) -> None:
-        add(tar, name, b"" if "type" in attributes else A, **attributes)
-        add(tar, f"{name}/a.npz", A)
-
-    target = tmp_path / "in" / "side" / "target"
+    monkeypatch.setattr(module, "MAX_MEMBERS", 2)
+    odd = member(name, b"" if "type" in attributes else A, **attributes)
+    more = [member("third", A)] if name == "more" else []
     with pytest.raises(DataError, match=r"archive\.tar: ") as error:
-        extract(build(fill), target, is_npz)
+        unpack(tmp_path, tar(odd, member("one/a.npz", A), *more))
     assert str(error.value).isprintable()
+    target = tmp_path / "in" / "side" / "target"
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path.parent != target]
     assert files == [tmp_path / "archive.tar"]
 
 
-def test_members_are_bounded_in_number_wanted_and_unique(
-    build: Callable[[Fill], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def twice(tar: tarfile.TarFile) -> None:
-        add(tar, "one/a.npz", A)
-        add(tar, "two/a.npz", B)
-
-    with pytest.raises(DataError, match="members: expected the wanted files, found none"):
-        extract(build(good), tmp_path / "target", lambda path: False)
-    with pytest.raises(DataError, match=r"two/a.npz: expected each file once"):
-        extract(build(twice), tmp_path / "other", is_npz)
-    monkeypatch.setattr(module, "MAX_MEMBERS", 3)
-    with pytest.raises(DataError, match="members: expected at most 3"):
-        extract(build(good), tmp_path / "third", is_npz)
-
-
-def test_damaged_archives_are_refused(build: Callable[[Fill], Path], tmp_path: Path) -> None:
-    archive = build(good)
-    content = archive.read_bytes()
-    with tarfile.open(archive) as tar:
-        headers = [member.offset for member in tar.getmembers()]
-    cut = [content[:length] for length in (0, 100, 512, 700, 1024, 1536, 2048, 3072, 4096, 5000)]
+def test_damaged_archives_are_refused(tmp_path: Path) -> None:
+    cut = [GOOD[:length] for length in (0, 100, 512, 700, 1024, 1536, 2048, 3072, 4096, 5000)]
+    headers = [0, *(GOOD.index(name) for name in (b"./npz/a.npz", b"npz/README", b"b.npz\0"))]
     # A damaged header in the middle is no end.
-    flipped = [content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :] for at in (130 + start for start in headers)]
+    flipped = [GOOD[:at] + bytes([GOOD[at] ^ 1]) + GOOD[at + 1 :] for at in (130 + start for start in headers)]
     for number, damaged in enumerate([*cut, *flipped, b"<html>404</html>" * 100]):
-        archive.write_bytes(damaged)
         with pytest.raises(DataError, match=r"archive.tar: archive: expected"):
-            extract(archive, tmp_path / str(number), is_npz)
+            unpack(tmp_path / str(number), damaged)
