@@ -1,4 +1,4 @@
-"""Whole trainings: their files, determinism, the epoch that is kept, and mistakes that are reported first."""
+"""Whole trainings: their files, determinism, the epoch that is kept, averaged weights, and head finetuning."""
 
 from __future__ import annotations
 
@@ -6,31 +6,40 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from mlflow.entities import Run
+from safetensors.torch import load_file
+from torch import Tensor
 
 import hlorank
-from hlorank.config import Config, ConfigError
+from hlorank.config import Config
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import TileFeatures
 from hlorank.files import SPEC, read_json
 from hlorank.metrics import kendall_tau
 from hlorank.models.cost_model import CostModel
 from hlorank.models.encoder import PiecewiseLinear
-from hlorank.models.graph_inputs import GraphLoader
+from hlorank.models.graph_inputs import GraphInputs, GraphLoader
 from hlorank.models.scoring import score_configurations
 from hlorank.models.serialization import load_model
 from hlorank.stages.train import train
+from hlorank.training.ranking_module import RankingModule
 from tests.training.training_helpers import DROPOUT, WEIGHTS, validate_with
 
 Settings = Callable[..., Config]
+OpenGraphs = Callable[..., GraphLoader]
 History = Callable[[Path], list[dict[str, str]]]
 Runs = Callable[[Config], list[Run]]
 CPU = torch.device("cpu")
+
+
+def tau_of(model: CostModel, graph: GraphInputs) -> float:
+    rows, labels = graph.targets
+    return kendall_tau(score_configurations(model, graph, rows, 2**30), labels)
 
 
 @pytest.mark.parametrize(
@@ -38,17 +47,19 @@ CPU = torch.device("cpu")
     [("layout:synthetic:random", "full"), ("layout:synthetic:random", "gst"), ("tile:synthetic", "full")],
 )
 def test_the_files_of_a_training(
-    collection: str, method: str, settings: Settings, tmp_path: Path, history: History, runs: Runs
+    collection: str,
+    method: str,
+    settings: Settings,
+    open_graphs: OpenGraphs,
+    tmp_path: Path,
+    history: History,
+    runs: Runs,
 ) -> None:
-    config = settings(collection=collection, method=method)
+    config = settings(collection=collection, method=method, model__dropout=0.3, model__block="[sage,dropout]")
     best = train(config, tmp_path / "model")
     (model,), spec = load_model(tmp_path / "model", CPU)
-    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
-        "history.csv",
-        "run.json",
-        "spec.json",
-        WEIGHTS,
-    ]
+    names = ["history.csv", "run.json", "spec.json", WEIGHTS]
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == names
     assert (spec.version, spec.collection, spec.method) == (hlorank.__version__, collection, method)
     assert spec.whole_graph == (spec.partition_fingerprint == "") == (method == "full")
     assert (spec.steps, spec.model) == (12, config.model)
@@ -56,6 +67,9 @@ def test_the_files_of_a_training(
     rows = history(tmp_path / "model")
     assert [row["epoch"] for row in rows] == ["1", "2", "3"]
     assert best == pytest.approx(max(float(row["valid_kendall_tau"]) for row in rows))
+    graphs = open_graphs(config, whole=method == "full")
+    taus = [tau_of(model, graphs.open("valid", name)) for name in graphs.store.trainable("valid")]
+    assert best == pytest.approx(np.mean(taus)), "validation scores as the model does, without dropout"
     assert not list((tmp_path / "state" / "training").iterdir())  # no checkpoints are left
     (run,) = runs(config)
     assert json.loads((tmp_path / "model" / "run.json").read_text()) == {
@@ -69,7 +83,8 @@ def test_the_files_of_a_training(
 def test_the_same_training_gives_the_same_bits(
     settings: Settings, tmp_path: Path, history: History, runs: Runs
 ) -> None:
-    config = settings(**DROPOUT, trainer__sampling="gumbel_top_k", loss="listmle")
+    values = {**DROPOUT, "trainer__sampling": "gumbel_top_k", "loss": "listmle"}
+    config = settings(**values)
     torch.rand(7)  # the state of the global generator has no influence
     first = train(config, tmp_path / "first")
     torch.rand(3)
@@ -77,24 +92,66 @@ def test_the_same_training_gives_the_same_bits(
     assert (tmp_path / "second" / WEIGHTS).read_bytes() == (tmp_path / "first" / WEIGHTS).read_bytes()
     assert history(tmp_path / "second") == history(tmp_path / "first")
     assert len(runs(config)) == 2
-    train(settings(**DROPOUT, trainer__sampling="gumbel_top_k", loss="listmle", seed=1), tmp_path / "other")
+    train(settings(**values, seed=1), tmp_path / "other")
     assert (tmp_path / "other" / WEIGHTS).read_bytes() != (tmp_path / "first" / WEIGHTS).read_bytes()
 
 
-@pytest.mark.parametrize("averaging", ["none", "ema", "swa"])
-def test_the_best_epoch_is_kept(
-    averaging: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def flat(state: dict[str, Tensor]) -> Tensor:
+    return torch.cat([value.flatten() for value in state.values()])
+
+
+def averages(kind: str, raw: list[Tensor], steps: int) -> list[Tensor]:
+    """Return the average of the weights after each of the steps that were taken."""
+    if kind == "swa":  # until half of the training the weights themselves; then the mean over them and what follows
+        first = steps // 2 - 1
+        return [*raw[:first], *(torch.stack(raw[first : end + 1]).mean(dim=0) for end in range(first, len(raw)))]
+    average = raw[:1]
+    for weights in raw[1:]:
+        average.append(0.75 * average[-1] + 0.25 * weights)
+    return average if kind == "ema" else raw
+
+
+def test_the_best_epoch_is_kept_with_the_weights_that_were_validated(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the weights that were validated, which may be averaged."""
-    seen = validate_with(monkeypatch, [0.1, 0.7, 0.4, 0.3, 0.2])
-    config = settings(trainer__max_epochs=5, trainer__patience=2, trainer__averaging=averaging)
-    best = train(config, tmp_path / "model")
-    assert best == pytest.approx(0.7)
-    assert list(seen) == [0, 1, 2, 3]  # and not the fifth: two epochs without a better one
-    (model,), spec = load_model(tmp_path / "model", CPU)
-    assert all(torch.equal(value, seen[1][name]) for name, value in model.state_dict().items())
-    assert any(not torch.equal(value, seen[3][name]) for name, value in model.state_dict().items())
-    assert spec.steps == 16
+    """They may be averaged, which touches no weight that is trained on."""
+    raw: list[Tensor] = []
+
+    def record(self: RankingModule, *_: Any) -> None:
+        if self.global_step > len(raw):
+            raw.append(flat(self.model.state_dict()).clone())
+
+    monkeypatch.setattr(RankingModule, "on_train_batch_end", record)
+    seen, last = validate_with(monkeypatch, [0.1, 0.3, 0.7, 0.4, 0.2, 0.1]), dict[str, Tensor]()
+    for kind in ("none", "ema", "swa"):
+        raw.clear()
+        seen.clear()
+        values = {"trainer__averaging": kind, "trainer__averaging_decay": 0.75, "trainer__graphs_per_step": 2}
+        best = train(settings(**values, trainer__max_epochs=6, trainer__patience=2), tmp_path / kind)
+        assert best == pytest.approx(0.7)
+        assert list(seen) == [0, 1, 2, 3, 4]  # and not the sixth: two epochs without a better one
+        (model,), spec = load_model(tmp_path / kind, CPU)
+        assert (spec.steps, len(raw)) == (20, 20)
+        expected = averages(kind, raw, steps=24)
+        for epoch, state in seen.items():
+            torch.testing.assert_close(flat(state), expected[4 * epoch + 3], rtol=1e-5, atol=1e-7)
+        assert torch.equal(flat(model.state_dict()), flat(seen[2]))
+        assert not torch.equal(flat(seen[2]), flat(seen[4]))
+        last[kind] = raw[-1]
+    assert torch.equal(last["ema"], last["none"])
+    assert torch.equal(last["swa"], last["none"])
+
+
+@pytest.mark.parametrize("averaging", ["none", "ema"])
+def test_finetuning_trains_the_head_alone(averaging: str, settings: Settings, tmp_path: Path) -> None:
+    """The encoder of gst_ef is in the end bit-equal to that of gst_e, and the head is not."""
+    weights = {}
+    for method in ("gst_e", "gst_ef"):
+        train(settings(method=method, trainer__patience=9, trainer__averaging=averaging), tmp_path / method)
+        weights[method] = load_file(tmp_path / method / WEIGHTS)
+    changed = {name for name, value in weights["gst_e"].items() if not torch.equal(value, weights["gst_ef"][name])}
+    assert changed
+    assert all(name.startswith("0.head.") for name in changed)
 
 
 def test_nothing_to_train_on(
@@ -122,9 +179,7 @@ def test_nothing_to_train_on(
     assert (run.info.status, run.data.tags["trained"]) == ("FINISHED", "False")
 
 
-def test_bins_of_tiles_are_quantiles_of_train(
-    settings: Settings, open_graphs: Callable[..., GraphLoader], tmp_path: Path
-) -> None:
+def test_bins_of_tiles_are_quantiles_of_train(settings: Settings, open_graphs: OpenGraphs, tmp_path: Path) -> None:
     config = settings(collection="tile:synthetic", method="full", model__tile_bins=4)
     train(config, tmp_path / "model")
     ((model,), _), store = load_model(tmp_path / "model", CPU), open_graphs(config).store
@@ -158,22 +213,9 @@ def test_mixed_precision(settings: Settings, tmp_path: Path, history: History) -
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
-def test_a_training_learns(settings: Settings, tmp_path: Path, without_valid: None) -> None:
+def test_a_training_learns(settings: Settings, open_graphs: OpenGraphs, tmp_path: Path, without_valid: None) -> None:
     """The graphs that it was trained on are ranked far better than at random."""
     config = settings(trainer__max_epochs=4, trainer__steps_per_epoch=40, trainer__configs_per_step=20, model__width=16)
     train(config, tmp_path / "model")
-    (model,), _ = load_model(tmp_path / "model", CPU)
-    path = Path("layout/synthetic/random")
-    graphs = GraphLoader(Path(config.paths.features) / path, Path(config.paths.segments) / path)
-    taus = []
-    for name in graphs.store.graphs("train"):
-        graph = graphs.open("train", name)
-        rows, labels = graph.features.targets()
-        taus.append(kendall_tau(score_configurations(model, graph, rows, 2**30), labels))
-    assert min(taus) > 0.4
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_a_missing_device_is_refused(settings: Settings, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"trainer\.accelerator=cuda"):
-        train(settings(trainer__accelerator="cuda"), tmp_path / "model")
+    ((model,), _), graphs = load_model(tmp_path / "model", CPU), open_graphs(config)
+    assert min(tau_of(model, graphs.open("train", name)) for name in graphs.store.graphs("train")) > 0.4
