@@ -1,11 +1,14 @@
-"""The training step of all methods, and the optimizer."""
+"""The training step of all methods, the optimizer, and the cost and history of an epoch."""
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,10 +16,11 @@ import torch
 from torch import Tensor
 
 from hlorank.config import Config
-from hlorank.metrics import TRAIN_LOSS, VALID_TAU
+from hlorank.metrics import TRAIN_LOSS
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs, InputSizes
-from hlorank.models.scoring import score_configurations
+from hlorank.training import callbacks
+from hlorank.training.callbacks import EpochHistory
 from hlorank.training.fit import build
 from hlorank.training.gst.aggregator import Aggregator, StepCost
 from hlorank.training.gst.embedding_table import ENTRY_OVERHEAD
@@ -24,7 +28,6 @@ from hlorank.training.methods import METHODS
 from hlorank.training.process_group import ALONE
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.setup import Member, open_setup
-from hlorank.training.step_data import Ranking
 from hlorank.training.step_plans import PlannedStep, Step, StepMemory
 from tests.models.dense_form import embed_rows
 from tests.training.training_helpers import planned
@@ -80,24 +83,14 @@ def test_only_sampled_segments_have_gradients(
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_validation_logs_kendall_tau(settings: Settings, make_inputs: MakeInputs) -> None:
-    module, logged = make_module(settings(model__dropout=0.5, model__block="[sage,dropout]"))
-    graph, labels = make_inputs(segments=3), np.empty(len(ROWS))
-    scores = score_configurations(module.model, graph, ROWS, 2**30)
-    labels[np.argsort(scores)] = [2, 1, 3, 4, 5]  # one of the ten pairs is reversed
-    module.train()
-    module.validation_step(Ranking(graph, ROWS, labels), 0)
-    assert logged == {VALID_TAU: pytest.approx(0.8)}
-
-
-def test_an_epoch_logs_the_cost_of_its_steps(settings: Settings) -> None:
+def test_the_table_of_a_module(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epoch logs the cost of its steps; a table that a checkpoint leaves on the CPU moves to the model's device."""
     module, logged = make_module(settings(method="gst_ed"))
-    assert module.aggregator.table is not None
-    width = module.model.embedding_width
-    module.aggregator.table.write([1, 2, 3], torch.zeros(3, width), step=0)
-    module.aggregator.cost = StepCost(
-        states=30, dense_states=120, peak_states=5, looked_up=8, found=6, used=4, staleness=10
-    )
+    table, width = module.aggregator.table, module.model.embedding_width
+    assert table is not None
+    table.write([1, 2, 3], torch.zeros(3, width), step=0)
+    counts = {"looked_up": 8, "found": 6, "used": 4, "staleness": 10}
+    module.aggregator.cost = StepCost(states=30, dense_states=120, peak_states=5, **counts)
     module.on_train_epoch_end()
     assert logged == {
         "train/rows": 30,
@@ -108,17 +101,36 @@ def test_an_epoch_logs_the_cost_of_its_steps(settings: Settings) -> None:
         "table/bytes": 3 * (4 * width + ENTRY_OVERHEAD),
     }
     assert module.aggregator.cost == StepCost()  # the next epoch counts its own
-
-
-def test_a_restored_table_is_on_the_device_of_the_model(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint leaves it on the CPU, and it is read before it is written."""
-    module, _ = make_module(settings(method="gst_e"))
-    assert module.aggregator.table is not None
-    module.aggregator.table.write([1], torch.zeros(1, module.model.embedding_width), step=0)
-    module.on_load_checkpoint({"table": module.aggregator.table.state_dict()})
+    module.on_load_checkpoint({"table": table.state_dict()})
     monkeypatch.setattr(RankingModule, "device", torch.device("meta"))
     module.on_train_start()
-    assert module.aggregator.table.read([1])[0].device.type == "meta"
+    assert table.read([1])[0].device.type == "meta"
+
+
+def test_an_epoch_is_a_row_of_the_history(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Graphs take a second each, two in a step, before a validation of a minute."""
+    history, clock, module = EpochHistory(), [100.0], Mock()
+    monkeypatch.setattr(callbacks, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    for epoch, taus in enumerate([{"curves/valid_kendall_tau": torch.tensor(0.25)}, {}]):
+        history.on_train_epoch_start()
+        for _ in range(6):
+            clock[0] += 1
+            history.on_train_batch_end()
+        clock[0] += 60
+        metrics = {"curves/train_loss": torch.tensor(0.5), **taus}
+        trainer = Mock(callback_metrics=metrics, current_epoch=epoch, max_epochs=9, accumulate_grad_batches=2)
+        with caplog.at_level(logging.INFO):
+            history.on_train_epoch_end(trainer, module)
+    (logged,) = module.log_dict.call_args.args
+    assert logged.pop("train/peak_memory_bytes") > 1e8
+    assert logged == {"train/step_seconds": pytest.approx(2.0), "train/seconds": pytest.approx(2 * 66)}
+    row = {"train_loss": 0.5, "step_seconds": 2.0}
+    assert history.rows == [
+        {"epoch": 1, "valid_kendall_tau": 0.25, **row},
+        {"epoch": 2, "valid_kendall_tau": None, **row},
+    ]
+    assert "epoch 1 of 9: loss 0.5000, validation Kendall tau 0.250" in caplog.text
+    assert caplog.text.rstrip().endswith("epoch 2 of 9: loss 0.5000")
 
 
 def test_a_step_has_its_own_dropout_masks(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
@@ -149,10 +150,14 @@ def test_a_checkpoint_of_another_training_is_refused(
             train(settings(method=method), tmp_path / "model")
         folders += sorted(set((tmp_path / "state" / "training").iterdir()) - set(folders))
     theirs, ours = (folder / "0" / "last.ckpt" for folder in folders)
-    shutil.copy(theirs, ours)
-    config = settings(method="gst_ed")
-    with pytest.raises(DataError, match=re.escape(f"{ours}: method: ")):
-        train(config, tmp_path / "model")
+    config, checkpoint = settings(method="gst_ed"), torch.load(theirs, weights_only=True)
+    identity = checkpoint.pop("identity")
+    for found, named in ((identity, "method"), ({}, "partition")):
+        torch.save({**checkpoint, "identity": found}, ours)
+        with pytest.raises(
+            DataError, match=re.escape(f"{ours}: {named}: ") + ".*" + re.escape(f"remove {ours.parent}")
+        ):
+            train(config, tmp_path / "model")
     assert not (tmp_path / "model").exists()
     shutil.rmtree(ours.parent)  # the remedy
     train(config, tmp_path / "model")
