@@ -1,4 +1,4 @@
-"""Preparation of a training: members and folds, warnings, mistakes, and the identity of a training."""
+"""Preparation of a training: members and folds, method auto, warnings, mistakes, and the identity of a training."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 from hlorank.config import Config, ConfigError
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import DataError
+from hlorank.partition.segment_store import partition_collection
 from hlorank.training import prepare as prepare_module
 from hlorank.training.prepare import prepare
 from hlorank.training.process_group import ALONE, ProcessGroup
@@ -73,28 +74,59 @@ def test_folds_need_no_raw_data(settings: Settings, tmp_path: Path) -> None:
     assert alone.key == whole.key
 
 
-def test_skipped_graphs_are_logged(
+def test_skipped_graphs_and_graphs_of_few_segments_are_logged_once(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(FeatureStore, "skipped", lambda self, split: {"twin": f"all identical in {split}"})
-    with caplog.at_level(logging.WARNING):
-        prepared(settings())
-    assert caplog.text.count("training skips the graph twin: all identical in train") == 1
-
-
-def test_graphs_of_few_segments_are_logged_once(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
     graphs = prepared(settings()).graphs
     counts = [len(graphs.open("train", name).segments) for name in graphs.store.graphs("train")]
     smallest, largest = min(counts), max(counts)
+    monkeypatch.setattr(FeatureStore, "skipped", lambda self, split: {"twin": f"all identical in {split}"})
     for sampled, fewer in ((smallest, 0), (smallest + 1, counts.count(smallest)), (largest + 1, 3)):
         caplog.clear()
-        with caplog.at_level(logging.WARNING):
-            prepared(settings(segments__sampled=sampled))
-        expected = f"segments.sampled={sampled}: {fewer} of 3 training graphs have fewer segments"
-        assert [record.getMessage().startswith(expected) for record in caplog.records] == [True] * (fewer > 0)
+        prepared(settings(segments__sampled=sampled))
+        named = f"segments.sampled={sampled}: {fewer} of 3 training graphs have fewer segments"
+        skipped = "layout:synthetic:random: training skips the graph twin: all identical in train"
+        warned = [record.getMessage().partition(",")[0] for record in caplog.records]
+        assert warned == [*[named] * (fewer > 0), skipped]
     caplog.clear()
     prepared(settings(method="full", segments__sampled=99))
-    assert not caplog.records  # whole graphs sample nothing
+    assert len(caplog.records) == 1  # whole graphs sample nothing
+
+
+LONG = {"trainer__max_epochs": 100, "trainer__steps_per_epoch": 100, "segments__redraw_epochs": 100}
+DEEP = {"segments__sampled": 100}  # every segment has its gradient: nothing is saved by cutting
+MIXED = {"model__block": "[layer_norm,sage,configuration_attention,gelu,residual]"}
+
+
+@pytest.mark.parametrize(
+    ("max_nodes", "values", "expected"),
+    [
+        (5, {"collection": "tile/synthetic"}, {"full"}),
+        (10_000, {}, {"full"}),  # graphs of one segment
+        (5, LONG, {"gst_e"}),  # a table that is warm is worth its stale embeddings
+        (5, {**LONG, "segments__table_bytes": 2000}, {"full", "gst"}),  # it holds nothing for later
+        (5, {"trainer__max_epochs": 1, "trainer__steps_per_epoch": 1}, {"full", "gst"}),
+        (5, {**LONG, **MIXED}, {"full", "gst"}),  # an embedding depends on the other configurations
+        (5, DEEP, {"full"}),
+        (5, {**DEEP, "trainer__memory_bytes": 30_000}, {"gst", "gst_e"}),
+    ],
+)
+def test_method_auto(
+    max_nodes: int,
+    values: dict[str, Any],
+    expected: set[str],
+    settings: Settings,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A segment of five nodes is a small share of a graph."""
+    config, path = settings(), Path("layout/synthetic/random")
+    cut = config.partition.model_copy(update={"max_nodes": max_nodes})
+    partition_collection(Path(config.paths.features) / path, cut, tmp_path / "cut" / path)
+    with caplog.at_level(logging.INFO):
+        setup = prepared(settings(method="auto", paths__segments=tmp_path / "cut", **values))
+    assert setup.spec.method in expected
+    assert f"method auto: {setup.spec.method}" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -110,6 +142,7 @@ def test_graphs_of_few_segments_are_logged_once(settings: Settings, caplog: pyte
         ({"method": "gst_e", "segments.table_bytes": 10**4}, r"segments\.table_bytes=10000: the working set of"),
         ({"model.opcode_width": 5}, r"model\.opcode_width"),
         ({"trainer.memory_bytes": 100}, r"trainer\.memory_bytes=100: "),
+        ({"method": "auto", "trainer.memory_bytes": 1}, r"trainer\.memory_bytes=1: "),
         ({"trainer.precision": "16-mixed"}, r"trainer\.precision=16-mixed"),
         ({"method": "default_configuration", "collection": "tile:synthetic"}, r"method=default_configuration: "),
         (
@@ -127,13 +160,12 @@ def test_a_mistake_is_reported_and_nothing_is_written(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("method", ["gst", "linear_ranking"])
-def test_missing_data_are_refused(method: str, settings: Settings, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="featurize"):
-        prepared(settings(method=method, paths__features=tmp_path / "none"))
-    if method == "gst":
-        with pytest.raises(DataError, match="partition"):
-            prepared(settings(paths__segments=tmp_path / "none"))
+@pytest.mark.parametrize(
+    ("method", "missing"), [("gst", "features"), ("linear_ranking", "features"), ("gst", "segments")]
+)
+def test_missing_data_are_refused(method: str, missing: str, settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="featurize" if missing == "features" else "partition"):
+        prepared(settings(**{"method": method, f"paths__{missing}": tmp_path / "none"}))
 
 
 @pytest.mark.parametrize(

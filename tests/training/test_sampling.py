@@ -1,8 +1,10 @@
-"""Samplers of configurations, and streams of random numbers."""
+"""Streams of random numbers, samplers of configurations, and segments whose weights are unbiased."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 from typing import get_args
 
@@ -12,78 +14,55 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hlorank.training
-from hlorank.config import TrainerConfig
-from hlorank.training.sampling import FAST_SLOPE, SAMPLERS, Stream, generator, gumbel_top_k, stratified, uniform
+from hlorank.config import Config, TrainerConfig
+from hlorank.training.methods import METHODS, segment_weights
+from hlorank.training.sampling import FAST_SLOPE, SAMPLERS, Stream, generator, stratified
+from tests.training.training_helpers import open_data
 
-names = pytest.mark.parametrize("name", list(SAMPLERS))
 
-
-@names
+@pytest.mark.parametrize("name", SAMPLERS)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=40), st.data())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=30)
 def test_as_many_distinct_indices_as_asked_for(name: str, labels: list[int], data: st.DataObject) -> None:
     values = np.array(labels, dtype=np.float64)
     count = data.draw(st.integers(1, len(labels)))
-    drawn = SAMPLERS[name](np.random.default_rng(0), values, count)
-    assert drawn.shape == (count,)
-    assert len(set(drawn.tolist())) == count
-    assert drawn.min() >= 0
-    assert drawn.max() < len(labels)
-    again = SAMPLERS[name](np.random.default_rng(0), values, count)
+    drawn, again = (SAMPLERS[name](np.random.default_rng(0), values, count) for _ in range(2))
     np.testing.assert_array_equal(drawn, again)
-    everything = SAMPLERS[name](np.random.default_rng(0), values, len(values))
-    assert sorted(everything.tolist()) == list(range(len(values)))
+    assert len({*drawn.tolist()}) == len(drawn) == count
+    assert {*drawn.tolist()} <= {*range(len(labels))}
 
 
-def first_draws(name: str, labels: np.ndarray, times: int) -> np.ndarray:
-    """Return the share of draws of a single configuration that each one gets."""
-    rng = np.random.default_rng(0)
-    drawn = [int(SAMPLERS[name](rng, labels, 1)[0]) for _ in range(times)]
-    return np.bincount(drawn, minlength=len(labels)) / times
-
-
-def test_uniform_draws_each_with_equal_probability() -> None:
-    shares = first_draws("uniform", np.array([5.0, 1.0, 3.0, 2.0]), 4000)
-    np.testing.assert_allclose(shares, 0.25, atol=0.03)
-
-
-def test_gumbel_top_k_draws_fast_configurations_more_often() -> None:
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_shares_of_first_draws(name: str) -> None:
     """One draw by Gumbel top-k follows the softmax of the logits, which fall linearly with the rank."""
-    labels = np.array([50.0, 10.0, 40.0, 20.0, 30.0])
-    weights = np.exp(-FAST_SLOPE * np.array([4, 0, 3, 1, 2]) / 4)
-    np.testing.assert_allclose(first_draws("gumbel_top_k", labels, 6000), weights / weights.sum(), atol=0.02)
-    many = np.random.default_rng(1).permutation(np.arange(1.0, 1001.0))
-    mean = np.mean([many[gumbel_top_k(np.random.default_rng(seed), many, 50)].mean() for seed in range(20)])
-    assert mean < 350 < many[uniform(np.random.default_rng(0), many, 500)].mean()
+    labels, rng = np.array([50.0, 10.0, 40.0, 20.0, 30.0]), np.random.default_rng(0)
+    weights = np.exp(-FAST_SLOPE * np.array([4, 0, 3, 1, 2]) / 4 if name == "gumbel_top_k" else np.zeros(5))
+    drawn = np.concatenate([SAMPLERS[name](rng, labels, 1) for _ in range(6000)])
+    np.testing.assert_allclose(np.bincount(drawn, minlength=5) / 6000, weights / weights.sum(), atol=0.02)
 
 
 @given(st.integers(1, 60), st.integers(0, 1000), st.data())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=30)
 def test_stratified_draws_one_of_each_stratum(size: int, seed: int, data: st.DataObject) -> None:
     count = data.draw(st.integers(1, size))
     rank = np.random.default_rng(seed).permutation(size)
     drawn = stratified(np.random.default_rng(seed), rank.astype(np.float64), count)
-    strata = np.array_split(np.arange(size), count)
-    bounds = (np.arange(count + 1) * size) // count
-    for i, index in enumerate(drawn):
-        assert bounds[i] <= rank[index] < bounds[i + 1]
-    assert {len(stratum) for stratum in strata} == set(np.diff(bounds).tolist())  # of sizes as equal as can be
+    bounds = (np.arange(count + 1) * size) // count  # of sizes as equal as can be
+    assert (bounds[:-1] <= rank[drawn]).all()
+    assert (rank[drawn] < bounds[1:]).all()
 
 
 def test_the_configuration_allows_exactly_these_samplers() -> None:
     assert set(get_args(TrainerConfig.model_fields["sampling"].annotation)) == SAMPLERS.keys()
 
 
-def test_no_two_streams_draw_the_same_numbers() -> None:
-    draws = {tuple(generator(0, stream, 1).integers(2**62, size=4).tolist()) for stream in Stream}
-    assert len(draws) == len(Stream)
-
-
-def test_a_draw_depends_on_its_key_and_seed() -> None:
-    first = generator(0, Stream.STEP, 2, 3).random(4)
-    np.testing.assert_array_equal(generator(0, Stream.STEP, 2, 3).random(4), first)
-    for seed, *key in ((1, 2, 3), (0, 3, 2), (0, 2)):
-        assert not np.array_equal(generator(seed, Stream.STEP, *key).random(4), first)
+def test_a_draw_depends_on_its_seed_stream_and_key_alone() -> None:
+    places = [(0, stream, 2, 3) for stream in Stream] + [
+        (seed, Stream.STEP, *key) for seed, *key in [(1, 2, 3), (0, 2)]
+    ]
+    draws = [tuple(generator(*place).integers(2**62, size=4).tolist()) for place in [*places, (0, Stream.STEP, 3, 2)]]
+    assert len({*draws}) == len(Stream) + 3
+    assert draws[1] == tuple(generator(0, Stream.STEP, 2, 3).integers(2**62, size=4).tolist())
 
 
 def test_training_draws_from_streams_alone() -> None:
@@ -96,3 +75,55 @@ def test_training_draws_from_streams_alone() -> None:
         for name in re.findall(r"\bStream\.(\w+)", text):
             users.setdefault(name, []).append(path.name)
     assert {name: len(found) for name, found in users.items()} == {stream.name: 1 for stream in Stream}
+
+
+def sampled(count: int, *chosen: int) -> np.ndarray:
+    return np.isin(np.arange(count), chosen)
+
+
+def test_known_weights() -> None:
+    # Of the sampled segments, the first is in the table (p + (1 - p) J / S), the third is not (J / S); of the others,
+    # the second is kept or dropped by its draw, and the fourth is not in the table.
+    present, draws = np.array([[1, 1], [1, 1], [0, 0], [0, 0]], dtype=bool), np.array([0.0, 0.4, 0.0, 0.0])
+    for keep, expected in ((0.5, [1.5, 1.0, 2.0, 0.0]), (0.3, [1.7, 0, 2, 0])):
+        weights = segment_weights(sampled(4, 0, 2), present, keep, draws)
+        np.testing.assert_allclose(weights, np.transpose([expected, expected]))  # configurations lose the same segments
+    for available, expected in ((True, [1, 1, 1, 1]), (False, [0, 2, 0, 2])):  # gst and gst_one
+        everything = np.full((4, 1), available)
+        assert segment_weights(sampled(4, 1, 3), everything, 1.0, draws)[:, 0].tolist() == expected
+
+
+@pytest.mark.parametrize("keep", [1.0, 0.5, 0.2])
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_expected_weight_of_every_segment_is_one(keep: float, count: int) -> None:
+    """Exactly: over all samples, and over draws on both sides of p."""
+    present = np.array([[True, False], [True, True], [False, False], [False, True], [True, False]])
+    expected = np.zeros(present.shape)
+    samples = list(combinations(range(5), count))
+    for chosen in samples:
+        for draw, probability in ((0.0, keep), (0.999999, 1 - keep)):
+            weights = segment_weights(sampled(5, *chosen), present, keep, np.full(5, draw))
+            expected += probability * weights / len(samples)
+    np.testing.assert_allclose(expected, 1, rtol=1e-12)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_draws_of_training_are_unbiased(count: int, settings: Callable[..., Config]) -> None:
+    """A Monte Carlo over what training draws, sampling and dropping together, within five standard errors."""
+    data = open_data(settings(segments__sampled=count, trainer__steps_per_epoch=3000))
+    of_graph: dict[int, list[np.ndarray]] = {}
+    for step in (data.step(0, index) for index in range(3000)):
+        present = (np.arange(len(step.draws)) % 2 == 0)[:, None]  # in the table
+        weights = segment_weights(sampled(len(step.draws), *step.with_gradient), present, 0.3, step.draws)
+        of_graph.setdefault(step.number, []).append(weights)
+    for drawn in of_graph.values():
+        error = np.std(drawn, axis=0) / np.sqrt(len(drawn))
+        assert (np.abs(np.mean(drawn, axis=0) - 1) <= 5 * error).all()
+        assert 0 < error.min() <= error.max() < 0.1
+
+
+def test_a_method_reads_its_own_settings_of_segments() -> None:
+    read = {name: method.segment_settings(method.whole_graph) for name, method in METHODS.items()}
+    assert read["full"] < read["gst"] < read["gst_e"] < read["gst_ed"] < read["gst_efd"]
+    assert read["gst_efd"] - read["gst_ed"] == {"finetune_epochs"}
+    assert METHODS["gst_efd"].segment_settings(whole_graph=True) == read["full"]

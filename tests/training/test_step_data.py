@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -50,40 +51,27 @@ def test_steps_depend_on_seed_epoch_and_index_only(settings: Settings) -> None:
     assert [plain(step) for step in steps(other, epoch=5)] != first
 
 
-def test_held_out_graphs_are_ranked_and_not_trained_on(settings: Settings) -> None:
-    config = settings()
-    names = open_setup(config).train
-    data = open_data(config, names[1:2])
-    assert data.valid == names[1:2]
-    assert data.train == [names[0], *names[2:]]
-    drawn = [data.step(0, index) for index in range(data.graphs_per_epoch)]
-    trained = {step.graph.features.name: step.number for step in drawn}
-    assert trained == {name: number for number, name in enumerate(data.train)}
-    (ranking,) = data.val_dataloader()
-    assert ranking.graph.features.name == names[1]
-    assert data.train_graph(1).features.name == names[2]
-    assert len(ranking.configurations) == len(ranking.labels) > 1
-
-
-def test_a_step_has_distinct_configurations_and_sampled_segments(settings: Settings) -> None:
-    config = settings(segments__sampled=2, trainer__steps_per_epoch=9)
-    seen: set[tuple[int, ...]] = set()
-    for step in steps(config):
-        assert len(step.configurations) == len(set(step.configurations.tolist())) == 8
-        rows, labels = step.graph.features.targets()
-        expected = dict(zip(rows.tolist(), labels.tolist(), strict=True))
-        assert step.labels.tolist() == [expected[row] for row in step.configurations.tolist()]
-        assert len(step.with_gradient) == 2
-        assert 0 <= step.with_gradient[0] < step.with_gradient[1] < len(step.graph.segments)
-        seen.add(tuple(step.with_gradient.tolist()))
-    assert len(seen) > 1
-
-
-def test_a_step_has_no_more_than_its_graph(settings: Settings) -> None:
-    config = settings(segments__sampled=99, trainer__configs_per_step=999)
-    for step in steps(config):
-        assert step.with_gradient.tolist() == list(range(len(step.graph.segments)))
-        assert sorted(step.configurations.tolist()) == list(range(step.graph.features.distinct))
+@pytest.mark.parametrize(
+    ("values", "segments", "configurations"),
+    [
+        ({"segments__sampled": 2, "trainer__steps_per_epoch": 9}, 2, 8),
+        ({"segments__sampled": 99, "trainer__configs_per_step": 999}, 99, 999),  # no more than the graph has
+        ({"collection": "tile:synthetic", "method": "full", "trainer__configs_per_step": 999}, 1, 999),
+    ],
+)
+def test_a_step_has_distinct_configurations_and_sampled_segments(
+    values: dict[str, Any], segments: int, configurations: int, settings: Settings
+) -> None:
+    drawn = steps(settings(**values))
+    for step in drawn:
+        targets = Counter(zip(*step.graph.features.targets(), strict=True))  # some tiles are the same
+        found = Counter(zip(step.configurations, step.labels, strict=True))
+        assert found <= targets
+        assert found.total() == min(targets.total(), configurations)
+        sampled, count = step.with_gradient.tolist(), len(step.graph.segments)
+        assert sampled == sorted({*sampled} & {*range(count)})
+        assert len(sampled) == min(segments, count)
+    assert segments != 2 or len({tuple(step.with_gradient) for step in drawn}) > 1
 
 
 @pytest.mark.parametrize(("steps_per_epoch", "graphs_per_step"), [(3, 1), (4, 1), (2, 3)])
@@ -138,41 +126,25 @@ def test_an_error_of_a_worker_is_that_of_the_training(
         train(settings(trainer__workers=1), tmp_path / "model")
 
 
-def test_validation_ranks_the_same_configurations_each_epoch(settings: Settings) -> None:
-    config = settings(trainer__validation_configs=10)
-    data = open_data(config)
-    assert data.valid == ["synthetic_valid_000", "synthetic_valid_001"]
-    first, second = (list(data.val_dataloader()) for _ in range(2))
-    for one, other in zip(first, second, strict=True):
-        assert isinstance(one, Ranking)
-        assert one.configurations.tolist() == other.configurations.tolist() == sorted(set(one.configurations.tolist()))
-        assert len(one.configurations) == 10
-        rows, labels = one.graph.features.targets()
-        np.testing.assert_array_equal(one.labels, labels[np.searchsorted(rows, one.configurations)])
-    (everything, _) = open_data(settings(trainer__validation_configs=10**6)).val_dataloader()
+def test_every_validation_ranks_the_same_configurations(settings: Settings) -> None:
+    """Of every seed, member and method, or taus could not be compared: a training could win by its draw."""
+
+    def ranked(member: int = 0, **values: Any) -> list[Ranking]:
+        setup = open_setup(settings(**{"trainer__validation_configs": 10, **values}))
+        return list(build(setup, Member(seed=member), ALONE)[1].val_dataloader())
+
+    first = ranked()
+    for ranking in first:
+        rows, labels = ranking.graph.features.targets()
+        assert len(ranking.configurations) == 10
+        assert ranking.configurations.tolist() == sorted({*ranking.configurations.tolist()})
+        np.testing.assert_array_equal(ranking.labels, labels[np.searchsorted(rows, ranking.configurations)])
+    drawn = [ranking.configurations.tolist() for ranking in first]
+    for others in (ranked(), ranked(1), ranked(method="full"), ranked(seed=7)):
+        assert [ranking.configurations.tolist() for ranking in others] == drawn
+    assert drawn[0] != drawn[1], "each graph has a draw of its own"
+    (everything, _) = ranked(trainer__validation_configs=10**6)
     assert everything.configurations.tolist() == list(range(everything.graph.features.distinct))
-
-
-def test_validation_ranks_the_same_configurations_for_every_seed_member_and_method(settings: Settings) -> None:
-    """Or taus of two trainings could not be compared: one could win by its draw."""
-
-    def ranked(member: int, **values: Any) -> list[list[int]]:
-        setup = open_setup(settings(trainer__validation_configs=10, **values))
-        data = build(setup, Member(seed=member), ALONE)[1]
-        return [data.ranking(number).configurations.tolist() for number in range(len(data.valid))]
-
-    first = ranked(0)
-    assert ranked(1) == ranked(0, method="full") == ranked(0, seed=7) == first
-    assert first[0] != first[1], "each graph has a draw of its own"
-
-
-def test_tiles_train_on_every_row(settings: Settings) -> None:
-    config = settings(collection="tile:synthetic", method="full", trainer__configs_per_step=999)
-    for step in steps(config):
-        features = step.graph.features
-        assert len(step.configurations) == len(features.row_of)
-        assert sorted(step.labels.tolist()) == sorted((features.runtime / vars(features)["normalizer"]).tolist())
-        assert step.with_gradient.tolist() == [0]
 
 
 def test_graphs_without_two_runtimes_are_not_validated(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,13 +70,21 @@ def test_a_bound_divides_segments_and_refuses_what_is_smaller_than_a_configurati
         measure_step(model, data.planner, graph, trainer.model_copy(update={"memory_bytes": 100}))
 
 
-def test_segments_share_the_bound(make_model: MakeModel, make_inputs: MakeInputs) -> None:
-    model, graph = make_model(), make_inputs(segments=3)
+def test_segments_and_their_parts_share_the_bound(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    model = make_model()
     model.recipe = replace(model.recipe, compress=False, deduplicate=False)
-    step = Step(graph, 0, ROWS, np.ones(len(ROWS)), np.array([0, 2]), np.zeros(3))
-    free = StepPlanner.of(model, METHODS["gst"])(step)
-    assert [list(part.segments) for part in free.sampled] == [[0, 2]]
-    assert free.states_with_gradient == free.sampled[0].plan.states
-    divided = replace(StepPlanner.of(model, METHODS["gst"]), max_states=1)(step)
+    free = StepPlanner.of(model, METHODS["gst"])
+    bounded = replace(free, max_states=1)
+    step = Step(make_inputs(segments=3), 0, ROWS, np.ones(len(ROWS)), np.array([0, 2]), np.zeros(3))
+    whole, divided = free(step), bounded(step)
+    assert [list(part.segments) for part in whole.sampled] == [[0, 2]]
+    assert (whole.recomputed, whole.states_with_gradient) == (False, whole.sampled[0].plan.states)
     assert {j for part in divided.sampled for j in part.segments} == {0, 2}
+    assert (len(divided.sampled), len(divided.others), divided.recomputed) == (2 * len(ROWS), len(ROWS), True)
     assert divided.states_with_gradient == max(part.plan.states for part in divided.sampled)
+    parts = [planner.without_gradient(step.graph, {1: ROWS}) for planner in (free, bounded)]
+    assert [*map(len, parts)] == [1, len(ROWS)]
+    assert max(part.plan.states for part in parts[1]) < parts[0][0].plan.states
+    shared = Step(make_inputs(segments=1), 0, np.full(4, 3), np.ones(4), np.array([0]), np.zeros(1))
+    planned_step = replace(StepPlanner.of(make_model(), METHODS["full"]), max_states=1)(shared)
+    assert len(planned_step.sampled) == 1, "states that all configurations share are not repeated in parts"
