@@ -27,8 +27,7 @@ from hlorank.partition.segment_store import partition_collection
 from hlorank.stages.train import train
 from hlorank.training.gst.embedding_table import EmbeddingTable
 from hlorank.training.methods import METHODS
-from tests.training.ranks_helpers import STAGE, start
-from tests.training.training_helpers import DROPOUT, WEIGHTS
+from tests.training.training_helpers import DROPOUT, STAGE, WEIGHTS, start
 
 pytestmark = [
     pytest.mark.slow,

@@ -34,8 +34,19 @@ from hlorank.training.process_group import ProcessGroup, RankLostError, deal, pr
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.setup import Member, open_setup
 from hlorank.training.step_data import Idle
-from tests.training.ranks_helpers import STAGE, fork_ranks, run_ranks, start, train_with
-from tests.training.training_helpers import DROPOUT, WEIGHTS, Interrupted, interrupt, open_data
+from tests.training.training_helpers import (
+    DROPOUT,
+    STAGE,
+    WEIGHTS,
+    Interrupted,
+    fork_ranks,
+    interrupt,
+    open_data,
+    run_ranks,
+    start,
+    train_with,
+    wait_for_checkpoint,
+)
 
 Settings = Callable[..., Config]
 Runs = Callable[[Config], list[Run]]
@@ -171,10 +182,13 @@ def test_ranks_need_a_folder_of_checkpoints_that_they_share(settings: Settings, 
     assert not (tmp_path / "model").exists()
 
 
-def test_the_number_of_ranks_is_checked(settings: Settings) -> None:
+@pytest.mark.parametrize(("name", "value"), [("devices", "3"), ("accelerator", "cuda")])
+def test_missing_ranks_and_devices_are_refused(name: str, value: str, settings: Settings) -> None:
+    if name == "accelerator" and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
     with (
-        pytest.raises(ConfigError, match=r"trainer\.devices=3: found 1 ranks; .*torchrun --nproc-per-node 3"),
-        process_group(settings(trainer__devices=3).trainer),
+        pytest.raises(ConfigError, match=rf"trainer\.{name}={value}"),
+        process_group(settings(**{f"trainer__{name}": value}).trainer),
     ):
         pass
 
@@ -217,11 +231,7 @@ def test_a_killed_rank_ends_all_and_the_training_continues(
     train_with(2, config, tmp_path / "whole")
 
     started = start(tmp_path, config, *TORCHRUN)
-    end = time.monotonic() + 240
-    while not list((tmp_path / "state").rglob("last.ckpt")):
-        assert started.poll() is None
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    wait_for_checkpoint(tmp_path / "state", started)
     ranks = [child for child in psutil.Process(started.pid).children(recursive=True) if STAGE[1] in child.cmdline()]
     ranks.sort(key=psutil.Process.create_time)
     ranks[1].send_signal(signal.SIGKILL)

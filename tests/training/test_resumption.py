@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,16 @@ from hlorank.training.callbacks import EpochHistory
 from hlorank.training.gst.head_finetuning import HeadModule
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.setup import Trained
-from tests.training.ranks_helpers import STAGE, start
-from tests.training.training_helpers import DROPOUT, WEIGHTS, Interrupted, interrupt, validate_with
+from tests.training.training_helpers import (
+    DROPOUT,
+    STAGE,
+    WEIGHTS,
+    Interrupted,
+    interrupt,
+    start,
+    validate_with,
+    wait_for_checkpoint,
+)
 
 Settings = Callable[..., Config]
 History = Callable[[Path], list[dict[str, str]]]
@@ -187,11 +194,7 @@ def test_a_killed_stage_continues(settings: Settings, tmp_path: Path, runs: Runs
     config = settings(**DROPOUT, trainer__max_epochs=30, trainer__patience=99, output=tmp_path / "resumed")
     train(config, tmp_path / "whole")
     killed = start(tmp_path, config, *STAGE)
-    end = time.monotonic() + 120
-    while not list((tmp_path / "state").rglob("last.ckpt")):
-        assert killed.poll() is None
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    wait_for_checkpoint(tmp_path / "state", killed)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()
     assert killed.returncode == -signal.SIGKILL

@@ -1,18 +1,30 @@
-"""Helpers of the tests that run whole trainings."""
+"""Helpers of the tests of trainings: interruptions, steps without a training, other processes, and ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import multiprocessing
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
+import hlorank
 from hlorank.config import Config, SegmentsConfig
 from hlorank.models.cost_model import CostModel
+from hlorank.stages.train import train
 from hlorank.training.fit import build
 from hlorank.training.methods import METHODS
-from hlorank.training.process_group import ALONE
+from hlorank.training.process_group import ALONE, ProcessGroup, process_group
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.setup import Member, open_setup
 from hlorank.training.step_data import StepData
@@ -20,6 +32,7 @@ from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
 
 WEIGHTS = "weights.safetensors"
 DROPOUT = {"model__dropout": 0.2, "model__block": "[layer_norm,sage,gelu,dropout,residual]"}
+STAGE = ("-m", "hlorank.stages.train", "--config-dir", ".", "--config-name", "params")
 
 
 class Interrupted(Exception):
@@ -68,3 +81,76 @@ def validate_with(monkeypatch: pytest.MonkeyPatch, taus: list[float]) -> dict[in
 
     monkeypatch.setattr(RankingModule, "validation_step", validation_step)
     return seen
+
+
+def start(folder: Path, config: Config, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    """Start Python in a folder with conf/ and a configuration in params.yaml; arguments end with `STAGE`."""
+    root = Path(hlorank.__file__).parents[2]
+    shutil.copytree(root / "conf", folder / "conf", dirs_exist_ok=True)
+    OmegaConf.save(config.model_dump(mode="json"), folder / "params.yaml")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+    environment |= {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1", **variables}
+    command = [sys.executable, *arguments]
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, text=True, stderr=subprocess.PIPE, start_new_session=True
+    )
+
+
+def wait_for_checkpoint(folder: Path, process: subprocess.Popen[str]) -> None:
+    """Wait until a training that a process runs has written its first checkpoint into a folder."""
+    end = time.monotonic() + 240
+    while not list(folder.rglob("last.ckpt")):
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def fork_ranks(count: int, task: Callable[[], Any], results: int | None = None) -> list[Any]:
+    """Run a task, which joins the group, on several ranks; return the result of each, or its error.
+
+    Args:
+        count: number of ranks.
+        task: what each does.
+        results: the ranks that have a result, all by default; the others are killed then.
+    """
+    fork = multiprocessing.get_context("fork")
+    queue: Any = fork.Queue()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    variables = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+
+    def rank(number: int) -> None:
+        for name, value in {**variables, "RANK": number, "LOCAL_RANK": number}.items():
+            os.environ[name] = str(value)
+        try:
+            result = task()
+        except Exception as error:
+            traceback.print_exc()  # pytest shows it if the test fails
+            result = error
+        queue.put((number, result))
+
+    processes = [fork.Process(target=rank, args=(number,)) for number in range(count)]
+    for process in processes:
+        process.start()
+    found = dict(queue.get(timeout=300) for _ in range(results or count))
+    for number, process in enumerate(processes):
+        if number not in found:
+            process.kill()
+        process.join()
+    return [found.get(number) for number in range(count)]
+
+
+def run_ranks(config: Config, count: int, task: Callable[[ProcessGroup], Any], results: int | None = None) -> list[Any]:
+    """Run a task on several ranks that have joined a group; see `fork_ranks`."""
+
+    def joined() -> Any:
+        with process_group(config.trainer) as ranks:
+            return task(ranks)
+
+    return fork_ranks(count, joined, results)
+
+
+def train_with(count: int, config: Config, output: Path) -> list[Any]:
+    """Train with several ranks."""
+    return fork_ranks(count, lambda: train(config, output))

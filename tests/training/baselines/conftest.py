@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -36,7 +36,21 @@ def small(settings: Settings) -> Settings:
     return make
 
 
+class SmallData(NamedTuple):
+    """A configuration, its collection, and the graphs of train."""
+
+    config: Config
+    store: FeatureStore
+    names: Sequence[str]
+
+
 @pytest.fixture
-def store_of() -> Callable[[Config], FeatureStore]:
-    """A function that opens the collection of a configuration."""
-    return lambda config: FeatureStore(Path(config.paths.features) / Collection.parse(config.collection).path)
+def data_of(small: Settings) -> Callable[..., SmallData]:
+    """A function that makes small settings and opens their collection."""
+
+    def make(**values: Any) -> SmallData:
+        config = small(**values)
+        store = FeatureStore(Path(config.paths.features) / Collection.parse(config.collection).path)
+        return SmallData(config, store, store.trainable("train"))
+
+    return make
