@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -148,6 +148,7 @@ def test_each_graph_of_a_step_is_computed_by_one_rank(
 
 def test_mistakes_are_reported_once_and_leave_nothing(settings: Settings, tmp_path: Path, runs: Runs) -> None:
     config = settings(trainer__graphs_per_step=2)
+    paths = config.paths.model_copy(update={"state": str(tmp_path / "own")})
 
     def differs(ranks: ProcessGroup) -> None:
         if ranks.number == 1:
@@ -159,26 +160,18 @@ def test_mistakes_are_reported_once_and_leave_nothing(settings: Settings, tmp_pa
             if ranks.number == 1:
                 raise DataError("file", "an index", "nothing", file="graphs.json")
 
-    for task, kind, message in ((differs, DataError, "hlorank: expected"), (lacks_data, ConfigError, "rank 1 on ")):
-        first, second = run_ranks(config, 2, task)
-        assert (type(first), type(second)) == (kind, RankLostError)
-        assert message in str(first)
-    assert not (tmp_path / "model").exists()
-    assert not (tmp_path / "state" / "training").exists()
-    assert runs(config) == []
-
-
-def test_ranks_need_a_folder_of_checkpoints_that_they_share(settings: Settings, tmp_path: Path) -> None:
-    config = settings(trainer__graphs_per_step=2)
-    paths = config.paths.model_copy(update={"state": str(tmp_path / "own")})
-
-    def apart() -> None:
+    def shares_no_checkpoints() -> None:
         train(config if os.environ["RANK"] == "0" else config.model_copy(update={"paths": paths}), tmp_path / "model")
 
-    first, second = fork_ranks(2, apart)
-    assert (type(first), type(second)) == (ConfigError, RankLostError)
-    assert "rank 1 on " in str(first)
-    assert str(tmp_path / "own") in str(first)
+    def check(errors: Sequence[Any], kind: type[Exception], *named: str) -> None:
+        assert [*map(type, errors)] == [kind, RankLostError]
+        assert all(text in str(errors[0]) for text in named)
+
+    check(run_ranks(config, 2, differs), DataError, "hlorank: expected")
+    check(run_ranks(config, 2, lacks_data), ConfigError, "rank 1 on ")
+    assert not (tmp_path / "state" / "training").exists()
+    assert runs(config) == []
+    check(fork_ranks(2, shares_no_checkpoints), ConfigError, "rank 1 on ", str(tmp_path / "own"))
     assert not (tmp_path / "model").exists()
 
 

@@ -57,12 +57,12 @@ def test_the_configuration_allows_exactly_these_samplers() -> None:
 
 
 def test_a_draw_depends_on_its_seed_stream_and_key_alone() -> None:
-    places = [(0, stream, 2, 3) for stream in Stream] + [
-        (seed, Stream.STEP, *key) for seed, *key in [(1, 2, 3), (0, 2)]
-    ]
-    draws = [tuple(generator(*place).integers(2**62, size=4).tolist()) for place in [*places, (0, Stream.STEP, 3, 2)]]
-    assert len({*draws}) == len(Stream) + 3
-    assert draws[1] == tuple(generator(0, Stream.STEP, 2, 3).integers(2**62, size=4).tolist())
+    def drawn(seed: int, stream: Stream, *key: int) -> tuple[int, ...]:
+        return tuple(generator(seed, stream, *key).integers(2**62, size=4).tolist())
+
+    step, others = Stream.STEP, [drawn(0, stream, 2, 3) for stream in Stream if stream is not Stream.STEP]
+    assert len({drawn(0, step, 2, 3), *others, drawn(1, step, 2, 3), drawn(0, step, 3, 2), drawn(0, step, 2)}) == 13
+    assert drawn(0, step, 2, 3) == drawn(0, step, 2, 3)
 
 
 def test_training_draws_from_streams_alone() -> None:
@@ -85,10 +85,10 @@ def test_known_weights() -> None:
     # Of the sampled segments, the first is in the table (p + (1 - p) J / S), the third is not (J / S); of the others,
     # the second is kept or dropped by its draw, and the fourth is not in the table.
     present, draws = np.array([[1, 1], [1, 1], [0, 0], [0, 0]], dtype=bool), np.array([0.0, 0.4, 0.0, 0.0])
-    for keep, expected in ((0.5, [1.5, 1.0, 2.0, 0.0]), (0.3, [1.7, 0, 2, 0])):
+    for keep, expected in ((0.5, [1.5, 1.0, 2.0, 0.0]), (0.3, [1.7, 0.0, 2.0, 0.0])):
         weights = segment_weights(sampled(4, 0, 2), present, keep, draws)
         np.testing.assert_allclose(weights, np.transpose([expected, expected]))  # configurations lose the same segments
-    for available, expected in ((True, [1, 1, 1, 1]), (False, [0, 2, 0, 2])):  # gst and gst_one
+    for available, expected in ((True, [1.0, 1, 1, 1]), (False, [0.0, 2, 0, 2])):  # gst and gst_one
         everything = np.full((4, 1), available)
         assert segment_weights(sampled(4, 1, 3), everything, 1.0, draws)[:, 0].tolist() == expected
 
