@@ -1,23 +1,55 @@
-"""Files and models for the commands."""
+"""The command, and its files and models."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hlorank.cli.main import main
 from hlorank.data.collection import Collection, graph_files
 from hlorank.hlo.hlo_pb2 import HloModuleProto, ModuleTuningData
 
+Capture = pytest.CaptureFixture[str]
+
+
+class Command:
+    """`hlorank` in this process, with arguments of any type; calls return the standard output and the errors."""
+
+    def __init__(self, capsys: Capture) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: object, status: int = 0) -> tuple[str, str]:
+        assert main([*map(str, arguments)]) == status
+        return self._capsys.readouterr()
+
+    def json(self, *arguments: object, status: int = 0) -> Any:
+        return json.loads(self(*arguments, "--json", status=status)[0])
+
+    def error(self, *arguments: object, status: int = 2) -> str:
+        """Return the error, which is one line; nothing else is printed."""
+        out, error = self(*arguments, status=status)
+        assert (out, error[:7], error.count("\n")) == ("", "error: ", 1)
+        return error[7:]
+
 
 @pytest.fixture
-def dump(tmp_path: Path) -> Path:
-    """Compiler dump of a parameter and a dot."""
+def call(capsys: Capture) -> Command:
+    return Command(capsys)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """Compiler dump of a dot of two matrices, whose layouts are configurable."""
     module = HloModuleProto(name="m")
     computation = module.computations.add(name="main", id=1, root_id=2)
-    computation.instructions.add(opcode="parameter", id=1)
-    computation.instructions.add(opcode="dot", id=2, operand_ids=[1, 1])
+    for number, (opcode, operands) in enumerate({"parameter": [], "dot": [1, 1]}.items(), start=1):
+        added = computation.instructions.add(name=f"{opcode}.{number}", opcode=opcode, id=number, operand_ids=operands)
+        added.shape.element_type = 11
+        added.shape.dimensions[:] = [8, 8]
     path = tmp_path / "in" / "jit_f.hlo.pb"
     path.parent.mkdir()
     path.write_bytes(module.SerializeToString())
@@ -25,9 +57,9 @@ def dump(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def nothing(tmp_path: Path, dump: Path) -> Path:
+def nothing(tmp_path: Path, program: Path) -> Path:
     """Dump of a program without a node whose layout can be configured."""
-    module = HloModuleProto.FromString(dump.read_bytes())
+    module = HloModuleProto.FromString(program.read_bytes())
     module.computations[0].instructions[1].opcode = "add"
     path = tmp_path / "nothing.hlo.pb"
     path.write_bytes(module.SerializeToString())
@@ -35,9 +67,9 @@ def nothing(tmp_path: Path, dump: Path) -> Path:
 
 
 @pytest.fixture
-def record(tmp_path: Path, dump: Path) -> Path:
+def record(tmp_path: Path, program: Path) -> Path:
     """Tuning record of the same program: three runs of two configurations of the dot."""
-    module = HloModuleProto.FromString(dump.read_bytes())
+    module = HloModuleProto.FromString(program.read_bytes())
     tuning = ModuleTuningData(module=module, fingerprint=1, config_index_to_node=[1])
     for nanoseconds, dims in ((3_000, []), (2_000, [1, 0]), (2_500, [1, 0])):
         run = tuning.runs.add()
@@ -67,15 +99,3 @@ def graphs(tiny_collections: Path) -> list[Path]:
 @pytest.fixture
 def kernel(tiny_collections: Path) -> Path:
     return graph_files(tiny_collections / "raw", Collection.parse("tile:synthetic"), "valid")[0]
-
-
-@pytest.fixture
-def program(dump: Path) -> Path:
-    """Dump of a dot of two matrices, whose layouts are configurable."""
-    module = HloModuleProto.FromString(dump.read_bytes())
-    for number, instruction in enumerate(module.computations[0].instructions):
-        instruction.name = f"{instruction.opcode}.{number}"
-        instruction.shape.element_type = 11
-        instruction.shape.dimensions[:] = [8, 8]
-    dump.write_bytes(module.SerializeToString())
-    return dump

@@ -1,3 +1,5 @@
+"""The entry point, and `hlorank report`."""
+
 from __future__ import annotations
 
 import argparse
@@ -10,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from hlorank.cli.main import main, make_parser
+from hlorank.files import write_json
 from hlorank.version import __version__
+from tests.cli.conftest import Command
 
 HEAVY = {"torch", "lightning", "mlflow", "jax", "sklearn", "scipy", "pandas", "jinja2", "dvc", "hydra"}
-
-
 NAMES = [
     name
     for action in make_parser()._actions
@@ -23,13 +25,14 @@ NAMES = [
 ]
 
 
-def test_help_imports_nothing_heavy() -> None:
+def test_help_and_refusals_import_nothing_heavy(model: Path, graphs: list[Path]) -> None:
     """In one process: what a command imports, the ones after it have imported too."""
-    calls = [[], ["--help"], *([name, "--help"] for name in NAMES)]
+    shown: list[list[str]] = [[], ["--help"], *([name, "--help"] for name in NAMES)]
+    refused = [["rank", "--model", str(model), "none.txt"], ["rank", "--model", "nowhere", str(graphs[0])]]
     code = f"""
 import sys
 from hlorank.cli.main import main
-for arguments in {calls!r}:
+for arguments in {[*shown, *refused]!r}:
     try:
         main(arguments)
     except SystemExit:
@@ -38,27 +41,22 @@ for arguments in {calls!r}:
     assert not heavy, (arguments, heavy)
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert ended.stderr.strip() == ""
-    for arguments in calls:
+    errors = ended.stderr.splitlines()
+    assert [line.split(": ")[:2] for line in errors] == [["error", "none.txt"], ["error", "nowhere"]]
+    for arguments in shown:
         assert f"usage: {' '.join(['hlorank', *arguments[:-1]])}" in ended.stdout
 
 
-def test_the_list_of_commands_and_the_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 0
-    shown = capsys.readouterr().out
+def test_the_list_of_commands_the_version_and_wrong_usage(call: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    shown, _ = call()
     for name in NAMES:
         assert re.search(rf"^ +{name} +\w", shown, re.MULTILINE), name
-    with pytest.raises(SystemExit, match="0"):
-        main(["--version"])
-    assert capsys.readouterr().out == f"hlorank {__version__}\n"
-
-
-def test_a_file_that_can_not_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").touch()
-    (tmp_path / "spec.json").write_text('{"collection": "tile:cpu", "method": "gst"}')
-    (tmp_path / "run.json").write_text("{}")
-    assert main(["report", str(tmp_path), "-o", str(tmp_path / "file" / "report.html")]) == 1
-    assert capsys.readouterr().err == f"error: {tmp_path}/file: File exists\n"
+    for arguments, status in ((["--version"], "0"), (["convert", "a.pb"], "2")):
+        with pytest.raises(SystemExit, match=status):
+            main(arguments)
+    captured = capsys.readouterr()
+    assert captured.out == f"hlorank {__version__}\n"
+    assert "FOLDER" in captured.err
 
 
 def test_an_error_of_the_program_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,19 +68,47 @@ def test_an_error_of_the_program_is_raised(monkeypatch: pytest.MonkeyPatch) -> N
         main(["best"])
 
 
-def test_wrong_usage_is_status_two(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["convert", "a.pb"])
-    assert "FOLDER" in capsys.readouterr().err
-
-
 def test_a_reader_that_stops_early_ends_the_command_quietly(
-    dump: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    program: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as closed:
         monkeypatch.setattr(sys, "stdout", closed)
         with pytest.raises(SystemExit, match="141"):
-            main(["inspect", str(dump)])
+            main(["inspect", str(program)])
     assert capsys.readouterr().err == ""
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder with one model that was never tracked or evaluated."""
+    folder = tmp_path / "models/layout/cpu/random/gst"
+    write_json(folder / "spec.json", {"collection": "layout:cpu:random", "method": "gst", "data": "d" * 16})
+    write_json(folder / "run.json", {"run_id": "0" * 32, "tracking_uri": "sqlite:///mlflow.db"})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return tmp_path / "models"
+
+
+def test_a_report_names_models_without_an_evaluation(
+    models: Path, call: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert call("report", models, "-o", "out/some.html")[0] == "out/some.html\n"
+    assert "layout:cpu:random" in Path("out/some.html").read_text(encoding="utf-8")
+    assert "models/layout/cpu/random/gst" in caplog.text
+    assert "--evaluate" in caplog.text
+    caplog.clear()
+    assert call("report", "models", "--evaluate")[0] == "report.html\n"
+    assert Path("report.html").is_file()
+    (warning,) = caplog.messages
+    assert "spec.json" in warning, "the reason"
+
+
+def test_what_cannot_be_reported_or_written_is_one_line(models: Path, call: Command) -> None:
+    for arguments in (["nowhere"], ["f" * 32], ["models", "-o", "."]):
+        call.error("report", *arguments)
+    assert not Path("report.html").exists()
+    (models / "file").touch()
+    error = call.error("report", models, "-o", models / "file" / "report.html", status=1)
+    assert error == f"{models}/file: File exists\n"

@@ -1,4 +1,4 @@
-"""`hlorank rank`: rankings of graphs and programs, and files of which some are wrong."""
+"""`hlorank rank`: rankings of graphs and programs, their output and exports, and files of which some are wrong."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import csv
 import errno
 import io
 import json
-import logging
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,103 +20,90 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hlorank.cli.main import main
+import hlorank
+from hlorank.cli.programs import find_programs
 from hlorank.compute import map_graphs
-from hlorank.data.collection import read_graph, write_graph
+from hlorank.config import ConfigError
+from hlorank.data.collection import Collection, read_graph, write_graph
 from hlorank.data.configurations import LayoutConfigurations, Measurements
 from hlorank.evaluation.submission import read_submission
-from hlorank.files import write_json
-from hlorank.hlo.hlo_pb2 import ModuleTuningData, TuningData
+from hlorank.featurize.feature_store import FeatureStore
+from hlorank.files import read_json, write_json
+from hlorank.hlo.hlo_pb2 import HloModuleProto, ModuleTuningData, TuningData
+from hlorank.hlo.layout_json import module_fingerprint
+from hlorank.hlo.reader import DUMPS, read_records
+from hlorank.hlo.stage import TRAINED, stage_of
+from hlorank.hlo.xla_process import XlaError, has_jaxlib
 from hlorank.metrics import noise_ceiling
 from hlorank.ranking.ranker import Ranker
+from tests.cli.conftest import Command
 
 LAYOUT, TILE = "layout:synthetic:random", "tile:synthetic"
-Capture = pytest.CaptureFixture[str]
+BEFORE = "module_0001.m.before_optimizations.hlo.pb"
+needs_jax = pytest.mark.skipif(not has_jaxlib(), reason="needs jax (extra collect)")
+Rank = Callable[..., list[dict[str, Any]]]
 
 
-def ranked(arguments: list[Any], capsys: Capture, status: int = 0) -> list[dict[str, Any]]:
-    assert main(["rank", *map(str, arguments), "--json"]) == status
-    printed: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
-    return printed
+@pytest.fixture
+def rank(model: Path, call: Command) -> Rank:
+    return partial(call.json, "rank", "--model", model)
 
 
-def refused(arguments: list[Any], capsys: Capture) -> str:
-    """Return the error, which is one line, where nothing is ranked."""
-    assert main(["rank", *map(str, arguments)]) == 2
-    captured = capsys.readouterr()
-    assert captured.out.strip() == ""
-    assert captured.err.startswith("error: ")
-    assert captured.err.count("\n") == 1
-    return captured.err
+@pytest.fixture
+def no_jaxlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hlorank.cli.rank_output.has_jaxlib", lambda: False)
 
 
 @pytest.mark.parametrize("kind", ["layout", "tile"])
-@pytest.mark.parametrize("printed", [False, True])
 def test_rankings_are_those_of_the_ranker(
-    kind: str,
-    printed: bool,
-    model: Path,
-    tile_model: Path,
-    graphs: list[Path],
-    kernel: Path,
-    tmp_path: Path,
-    capsys: Capture,
+    kind: str, model: Path, tile_model: Path, graphs: list[Path], kernel: Path, tmp_path: Path, call: Command
 ) -> None:
     files, folder, address = (graphs, model, LAYOUT) if kind == "layout" else ([kernel], tile_model, TILE)
     target = tmp_path / "new" / "submission.csv"
-    arguments = ["--model", folder, *files, "--top", "3", "--csv"]
-    if printed:
-        assert main(["rank", *map(str, arguments), "-"]) == 0
-        target.parent.mkdir()
-        target.write_text(capsys.readouterr().out)
-    else:
-        shown = ranked([*arguments, target], capsys)
-        assert [graph["file"] for graph in shown] == [str(path) for path in files]
+    arguments = ["rank", "--model", folder, *files, "--top", 3, "--csv"]
+    shown = call.json(*arguments, target)
+    assert call(*arguments, "-")[0] == target.read_text()
     submitted = {row["ID"]: row["TopConfigs"] for row in csv.DictReader(io.StringIO(target.read_text()))}
-    ranker, counts = Ranker(folder), {}
-    for place, path in enumerate(files):
+    ranker = Ranker(folder)
+    for path, graph in zip(files, shown, strict=True):
         measured = read_graph(path, "layout" if kind == "layout" else "tile")
         scores = ranker.score(measured.graph, measured.configurations)
         order = np.argsort(scores, kind="stable").tolist()
-        counts[f"{address}:{path.stem}"] = len(order)
         complete = order if kind == "layout" else order[:5]
-        assert submitted[f"{address}:{path.stem}"] == ";".join(map(str, complete))
-        if not printed:
-            graph = shown[place]
-            assert (graph["graph"], graph["configurations"], graph["drawn"]) == (path.stem, len(scores), False)
-            assert graph["top"] == [
-                {"rank": rank, "configuration": index, "score": pytest.approx(scores[index])}
-                for rank, index in enumerate(order[:3], start=1)
-            ]
-    lengths = {row: count if kind == "layout" else min(count, 5) for row, count in counts.items()}
-    assert {row: len(indices) for row, indices in read_submission(target)} == lengths
+        assert submitted.pop(f"{address}:{path.stem}") == ";".join(map(str, complete))
+        top = [
+            {"rank": place, "configuration": index, "score": pytest.approx(scores[index])}
+            for place, index in enumerate(order[:3], start=1)
+        ]
+        about = {"file": str(path), "graph": path.stem, "configurations": len(scores), "drawn": False, "stage": None}
+        assert graph == about | {"top": top}
+    assert not submitted
 
 
 def test_what_a_cluster_prints_is_not_in_the_output(
-    model: Path, graphs: list[Path], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    rank: Rank, graphs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def noisy(*arguments: Any, **options: Any) -> Iterator[Any]:
         yield from map_graphs(*arguments, **options)
         sys.stdout.write("(raylet) a node was lost")
 
     monkeypatch.setattr("hlorank.compute.map_graphs", noisy)
-    assert len(ranked(["--model", model, *graphs], capsys)) == len(graphs)
+    assert len(rank(*graphs)) == len(graphs)
 
 
 def test_a_comparison_has_the_noise_ceiling_and_leaves_out_withheld_runtimes(
-    model: Path, graphs: list[Path], tmp_path: Path, capsys: Capture
+    rank: Rank, model: Path, graphs: list[Path], tmp_path: Path, call: Command
 ) -> None:
     path = Path(shutil.copy(graphs[0], tmp_path / "f[bold].npz"))
     write_json(path.with_suffix(".json"), {"split_half_tau": 0.6})
     withheld = replace(read_graph(path, "layout"), measurements=Measurements(np.zeros(60, dtype=np.int64)))
     write_graph(tmp_path / "unknown.npz", withheld)
-    arguments = ["--model", model, path, tmp_path / "unknown.npz", "--compare", "--top", "4"]
-    known, unknown = ranked(arguments, capsys)
+    arguments = [path, tmp_path / "unknown.npz", "--compare", "--top", "4"]
+    known, unknown = rank(*arguments)
     assert known["comparison"]["noise_ceiling"] == pytest.approx(noise_ceiling(0.6))
     assert unknown["comparison"] is None
     assert "runtime_ns" not in unknown["top"][0]
-    assert main(["rank", *map(str, arguments)]) == 0
-    shown = capsys.readouterr().out
+    shown, _ = call("rank", "--model", model, *arguments)
     assert shown.startswith("f[bold]: the first 4 of 60 configurations\n")
     assert "\n\nunknown: the first" in shown
     for part in ("slowdown of the first", "runtime (ns)", "nothing to compare with: the runtimes are withheld"):
@@ -127,23 +113,22 @@ def test_a_comparison_has_the_noise_ceiling_and_leaves_out_withheld_runtimes(
     assert {len(score.partition(".")[2]) for score in scores} == {4}
 
 
-def test_a_tuning_record_is_ranked_with_its_runs(model: Path, record: Path, capsys: Capture) -> None:
-    (printed,) = ranked(["--model", model, record, "--compare"], capsys)
-    assert (printed["graph"], printed["configurations"], printed["drawn"]) == ("record", 3, False)
+def test_a_tuning_record_is_ranked_with_its_runs(rank: Rank, record: Path) -> None:
+    (printed,) = rank(record, "--compare")
+    assert [printed[key] for key in ("graph", "configurations", "drawn", "stage")] == ["record", 3, False, None]
     assert {row["configuration"]: row["runtime_ns"] for row in printed["top"]} == {0: 3_000, 1: 2_000, 2: 2_500}
     changes = {row["configuration"]: [change["after"] for change in row["changes"]] for row in printed["top"]}
     assert changes == {0: [], 1: [[1, 0]], 2: [[1, 0]]}
-    assert printed["stage"] is None
 
 
-def test_candidates_are_drawn_for_a_dump(model: Path, program: Path, tmp_path: Path, capsys: Capture) -> None:
-    arguments = ["--model", model, "--candidates", "9", "--top", "9"]
-    (printed,) = ranked([*arguments, program, "--save", tmp_path / "saved"], capsys)
+def test_candidates_are_drawn_for_a_dump(rank: Rank, program: Path, tmp_path: Path) -> None:
+    many = ["--candidates", "9", "--top", "9"]
+    (printed,) = rank(*many, program, "--save", tmp_path / "saved")
     assert (printed["configurations"], printed["drawn"]) == (9, True)
     changes = {row["configuration"]: row["changes"] for row in printed["top"]}
+    assert len({str(layouts) for layouts in changes.values()}) == 9
     assert changes.pop(0) == []  # the compiler's default
-    stage = "before_layout_assignment"
-    assert printed["stage"] == {"found": stage, "trained": stage, "compiled": False, "not_compiled": None}
+    assert printed["stage"] == {"found": TRAINED, "trained": TRAINED, "compiled": False, "not_compiled": None}
     path = tmp_path / "saved" / f"{printed['graph']}.npz"
     saved = read_graph(path, "layout")
     assert isinstance(saved.configurations, LayoutConfigurations)
@@ -156,36 +141,33 @@ def test_candidates_are_drawn_for_a_dump(model: Path, program: Path, tmp_path: P
             (1, "dot", "f32[8,8]", None)
         }
     # Saved candidates have the same ranking, and so have candidates drawn again; another seed draws others.
-    other = Path(shutil.copy(program, tmp_path / "other.hlo.pb"))
-    for again in ([path], [other]):
-        assert [row["score"] for row in ranked([*arguments, *again], capsys)[0]["top"]] == [
-            row["score"] for row in printed["top"]
-        ]
-    assert ranked([*arguments, program, "--seed", "1"], capsys) != [printed]
+    for again in (path, shutil.copy(program, tmp_path / "other.hlo.pb")):
+        assert [row["score"] for row in rank(*many, again)[0]["top"]] == [row["score"] for row in printed["top"]]
+    assert rank(*many, program, "--seed", "1") != [printed]
 
 
 def test_the_standard_input_is_shown_as_it_was_given(
-    model: Path, program: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    rank: Rank, model: Path, program: Path, monkeypatch: pytest.MonkeyPatch, call: Command
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(program.read_bytes())))
-    (printed,) = ranked(["--model", model, "-"], capsys)
+    (printed,) = rank("-")
     assert (printed["file"], printed["graph"]) == ("-", "stdin")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    assert refused(["--model", model, "-"], capsys).startswith("error: -: ")
+    assert call("rank", "--model", model, "-", status=2)[1].startswith("error: -: ")
 
 
 def test_a_dump_with_nothing_to_configure_is_left_out(
-    model: Path, program: Path, nothing: Path, caplog: pytest.LogCaptureFixture, capsys: Capture
+    rank: Rank, model: Path, program: Path, nothing: Path, caplog: pytest.LogCaptureFixture, call: Command
 ) -> None:
-    (printed,) = ranked(["--model", model, nothing, program], capsys)
+    (printed,) = rank(nothing, program)
     assert printed["graph"] == "jit_f"
     (notice,) = caplog.messages
     assert str(nothing) in notice
-    refused(["--model", model, nothing], capsys)
+    assert call("rank", "--model", model, nothing, status=2)[0].strip() == ""
 
 
 def test_other_files_and_records_are_ranked_after_a_wrong_one(
-    model: Path, graphs: list[Path], kernel: Path, record: Path, tmp_path: Path, capsys: Capture
+    model: Path, graphs: list[Path], kernel: Path, record: Path, tmp_path: Path, call: Command
 ) -> None:
     def changed(fingerprint: int, root: int) -> bytes:
         tuning = ModuleTuningData.FromString(record.read_bytes())
@@ -197,53 +179,38 @@ def test_other_files_and_records_are_ranked_after_a_wrong_one(
     modules.write_bytes(TuningData(modules=records).SerializeToString())
     (tmp_path / "text.pb").write_text("HloModule m")
     files = [kernel, graphs[0], tmp_path / "none.npz", graphs[0], tmp_path / "text.pb", modules, tmp_path / "none*"]
-    arguments = ["rank", "--model", model, *files, "--csv", tmp_path / "out.csv", "--json"]
-    assert main([*map(str, arguments)]) == 2
-    captured = capsys.readouterr()
-    assert [graph["graph"] for graph in json.loads(captured.out)] == [graphs[0].stem, "all_1", "all_3"]
+    out, errors = call("rank", "--model", model, *files, "--csv", tmp_path / "out.csv", "--json", status=2)
+    assert [graph["graph"] for graph in json.loads(out)] == [graphs[0].stem, "all_1", "all_3"]
     wrong = [files[2], files[6], kernel, graphs[0], files[4], modules, modules]  # files that do not exist come first
-    for path, line in zip(wrong, captured.err.splitlines(), strict=True):
+    for path, line in zip(wrong, errors.splitlines(), strict=True):
         assert line.startswith(f"error: {path}: ")
-    assert "modules[2].computations[0].root_id: expected" in captured.err
+    assert "modules[2].computations[0].root_id: expected" in errors
     lengths = {row: len(indices) for row, indices in read_submission(tmp_path / "out.csv")}
     assert lengths == {f"{LAYOUT}:{graphs[0].stem}": 60, f"{LAYOUT}:all_1": 3, f"{LAYOUT}:all_3": 3}
 
 
 @pytest.mark.slow
 def test_worker_processes_rank_what_one_process_does(
-    model: Path, graphs: list[Path], kernel: Path, tmp_path: Path, capsys: Capture
+    model: Path, graphs: list[Path], kernel: Path, tmp_path: Path, call: Command
 ) -> None:
-    files = [str(kernel), str(graphs[0]), str(tmp_path / "none.npz"), str(graphs[1]), str(graphs[0])]
+    files = [kernel, graphs[0], tmp_path / "none.npz", graphs[1], graphs[0]]
     found = []
     for workers in (1, 2):
-        target = tmp_path / f"{workers}.csv"
-        arguments = ["rank", "--model", str(model), *files, "--csv", str(target), "--json", "--workers", str(workers)]
-        assert main(arguments) == 2
-        found.append((target.read_bytes(), capsys.readouterr()))
+        arguments = [*files, "--csv", tmp_path / f"{workers}.csv", "--json", "--workers", workers]
+        printed = call("rank", "--model", model, *arguments, status=2)
+        found.append((printed, (tmp_path / f"{workers}.csv").read_bytes()))
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize(("known", "file"), [(True, "none.txt"), (False, "graph")])
-def test_what_does_not_exist_is_refused_before_pytorch_is_imported(
-    known: bool, file: str, model: Path, graphs: list[Path]
-) -> None:
-    script = "import sys; from hlorank.cli.main import main; print(main(sys.argv[1:]), 'torch' in sys.modules)"
-    arguments = ["rank", "--model", str(model) if known else "nowhere", str(graphs[0]) if file == "graph" else file]
-    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["2", "False"]
-
-
 def test_an_untrained_model_is_warned_of(
-    linear_model: Callable[..., Path], graphs: list[Path], caplog: pytest.LogCaptureFixture, capsys: Capture
+    linear_model: Callable[..., Path], graphs: list[Path], caplog: pytest.LogCaptureFixture, call: Command
 ) -> None:
-    with caplog.at_level(logging.WARNING):
-        ranked(["--model", linear_model(steps=0), graphs[0]], capsys)
+    call("rank", "--model", linear_model(steps=0), graphs[0])
     assert "never trained" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_wrong_options_are_refused_before_anything_is_ranked(program: Path, tmp_path: Path, call: Command) -> None:
+    for arguments in (
         ["--json", "--csv", "-"],
         ["--changes", "-", "--csv", "-"],
         ["--changes", "."],
@@ -252,32 +219,25 @@ def test_an_untrained_model_is_warned_of(
         ["--save", __file__],
         ["--export", __file__],
         ["--arguments", "f32[2]"],
-    ],
-)
-def test_options_that_contradict(arguments: list[str], dump: Path, capsys: Capture) -> None:
-    assert arguments[0] in refused(["--model", "m", dump, *arguments], capsys)
-
-
-def test_dumps_of_the_same_name_are_not_saved_to_one_file(
-    model: Path, program: Path, tmp_path: Path, capsys: Capture
-) -> None:
-    twin = Path(shutil.copy(program, tmp_path))
-    error = refused(["--model", model, program, twin, "--save", tmp_path / "saved"], capsys)
-    assert error.startswith(f"error: {twin}: file name: ")
+    ):
+        assert arguments[0] in call.error("rank", "--model", "m", program, *arguments)
+    twin = Path(shutil.copy(program, tmp_path))  # both would be saved to one file
+    error = call.error("rank", "--model", "m", program, twin, "--save", tmp_path / "saved")
+    assert error.startswith(f"{twin}: file name: ")
     assert str(program) in error
     assert not (tmp_path / "saved").exists()
 
 
 def test_errors_are_one_line_in_a_narrow_terminal(
-    model: Path, graphs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    model: Path, graphs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Command
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "80"}.items():
         monkeypatch.setenv(name, value)
     empty = tmp_path / ("a long name " * 9)
     empty.touch()
-    assert main(["rank", "--model", str(model), str(empty), str(graphs[0])]) == 2
-    bar, error, end = capsys.readouterr().err.partition(f"error: {empty}: file: expected ")
+    _, shown = call("rank", "--model", model, empty, graphs[0], status=2)
+    bar, error, end = shown.partition(f"error: {empty}: file: expected ")
     assert "Ranking" in bar
     assert error
     assert end.endswith(", found an empty file\n")
@@ -285,7 +245,7 @@ def test_errors_are_one_line_in_a_narrow_terminal(
 
 
 def test_rankings_are_printed_if_the_submission_fails_at_its_end(
-    model: Path, graphs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    model: Path, graphs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Command
 ) -> None:
     @contextmanager
     def full(path: Path) -> Iterator[Path]:
@@ -294,8 +254,244 @@ def test_rankings_are_printed_if_the_submission_fails_at_its_end(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("hlorank.evaluation.submission.atomic_path", full)
-    assert main(["rank", "--model", str(model), *map(str, graphs), "--csv", str(tmp_path / "out.csv")]) == 1
-    captured = capsys.readouterr()
-    assert all(f"{path.stem}: the first" in captured.out for path in graphs)
-    assert captured.err == "error: No space left on device\n"
+    out, error = call("rank", "--model", model, *graphs, "--csv", tmp_path / "out.csv", status=1)
+    assert all(f"{path.stem}: the first" in out for path in graphs)
+    assert error == "error: No space left on device\n"
     assert not list(tmp_path.iterdir())
+
+
+def test_the_table_names_instructions_and_layouts(rank: Rank, model: Path, program: Path, call: Command) -> None:
+    arguments = [program, "--candidates", "9", "--top", "9"]
+    (ranked,) = rank(*arguments)
+    for row in ranked["top"][:3]:
+        shown, _ = call("rank", "--model", model, *arguments, "--choose", row["rank"])
+        assert "configurations are drawn; 0 is the compiler's default" in shown
+        shown = shown.partition(f"rank {row['rank']}, configuration {row['configuration']}: ")[2]
+        for change in row["changes"]:
+            cells = (change["instruction"], change["opcode"], change["tensor"], "f32[8,8]", "the compiler's choice")
+            after = f"{{{','.join(map(str, change['after']))}}}"
+            (line,) = [line for line in shown.splitlines() if all(cell in line for cell in cells)]
+            assert line.split("  ")[-1].strip() == after
+        assert row["changes"] or "every layout is the compiler's choice" in shown
+
+
+def test_changes_as_csv(
+    rank: Rank, model: Path, program: Path, graphs: list[Path], tmp_path: Path, call: Command
+) -> None:
+    arguments, target = [program, graphs[0], "--candidates", "9", "--top", "9"], tmp_path / "new" / "changes.csv"
+    expected = [
+        (graph["graph"], str(row["rank"]), change.get("instruction", ""), change.get("after"))
+        for graph in rank(*arguments)
+        for row in graph["top"]
+        for change in row.get("changes") or [{}]
+    ]
+    assert "the first 9 of" in call("rank", "--model", model, *arguments, "--changes", target)[0]
+    text = call("rank", "--model", model, *arguments, "--changes", "-")[0].replace("\r\n", "\n")
+    assert text == target.read_text()
+    assert expected == [
+        (row["graph"], row["rank"], row["instruction"], json.loads(f"[{row['after'][1:-1]}]") or None)
+        for row in csv.DictReader(text.splitlines())
+    ]
+
+
+def constraints(module: HloModuleProto) -> list[list[int]]:
+    (computation,) = module.computations
+    calls = (node for node in computation.instructions if node.custom_call_target == "LayoutConstraint")
+    return [[*node.shape.layout.minor_to_major] for node in calls]
+
+
+@pytest.mark.usefixtures("no_jaxlib")
+def test_the_chosen_configuration_is_exported(
+    rank: Rank, program: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "exported"
+    for choose in (1, 4):
+        (ranked,) = rank(program, "--candidates", "9", "--export", folder, "--choose", choose)
+        assert "jit_f.hlo.txt" in caplog.messages[-1]  # not written
+        chosen = ranked["top"][choose - 1]
+        assert ranked["exported"] == [str(folder / "jit_f.json"), str(folder / "jit_f.hlo.pb")]
+        saved = read_json(folder / "jit_f.json")
+        assert [saved[key] for key in ("rank", "score", "collection")] == [choose, chosen["score"], LAYOUT]
+        found = [
+            tensor["minor_to_major"]
+            for instruction in saved["instructions"]
+            for tensor in (*instruction["operands"], instruction["output"])  # the order of the constraints
+            if tensor["minor_to_major"] is not None
+        ]
+        assert sorted(found) == sorted(change["after"] for change in chosen["changes"])
+        data = (folder / "jit_f.hlo.pb").read_bytes()
+        assert constraints(HloModuleProto.FromString(data)) == found
+        assert hlorank.apply_configuration(program, folder / "jit_f.json") == data
+
+
+@pytest.mark.usefixtures("no_jaxlib")
+def test_what_cannot_be_exported_is_named(
+    model: Path, program: Path, graphs: list[Path], record: Path, tmp_path: Path, call: Command
+) -> None:
+    out = ["--export", tmp_path / "out"]
+    _, errors = call("rank", "--model", model, graphs[0], record, program, *out, status=2)
+    assert [str(path) in line for path, line in zip((graphs[0], record), errors.splitlines(), strict=True)] == [
+        True
+    ] * 2
+    assert (tmp_path / "out" / "jit_f.json").is_file()
+    call("rank", "--model", model, program, *out, "--candidates", "3", "--choose", "5", status=2)
+
+
+@pytest.fixture(scope="module")
+def cpu_model(linear_model: Callable[..., Path], tiny_collections: Path) -> Path:
+    """Model of a CPU, for which modules before XLA's passes are compiled up to layout assignment."""
+    address = "layout:cpu:random"
+    spec = FeatureStore(tiny_collections / "features" / Collection.parse(LAYOUT).path).spec
+    features = spec.model_copy(update={"collection": Collection.parse(address)})
+    return linear_model(collection=address, features=features)
+
+
+def test_what_is_not_compiled(cpu_model: Path, rank: Rank, program: Path, tmp_path: Path, call: Command) -> None:
+    before = shutil.copy(program, tmp_path / BEFORE)
+    shutil.copy(program, program.with_name("module_0001.m.0003.p.after_dce.before_layout-assignment.hlo.pb"))
+    shutil.move(program, program.with_name(BEFORE))
+    compiling = partial(call.json, "rank", "--model", cpu_model)
+    for ranking, arguments, found in (
+        (compiling, [before, "--dump", "before_optimizations"], "before_optimizations"),
+        (rank, [before], "before_optimizations"),
+        (compiling, [program.parent], TRAINED),  # the one right before layout assignment
+    ):
+        (printed,) = ranking(*arguments, status=0 if found == TRAINED else 3)
+        assert printed["stage"] == {"found": found, "trained": TRAINED, "compiled": False, "not_compiled": None}
+
+
+@pytest.mark.parametrize(("name", "status"), [(BEFORE, 3), ("own.pb", 0)])
+def test_a_module_that_does_not_compile_is_ranked_as_it_is(
+    name: str,
+    status: int,
+    cpu_model: Path,
+    program: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    call: Command,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(*_: object) -> bytes:
+        raise XlaError("it has an all-reduce")
+
+    monkeypatch.setattr("hlorank.hlo.stage.in_process", refuse)
+    path = program.rename(program.with_name(name))
+    (printed,) = call.json("rank", "--model", cpu_model, path, status=status)
+    assert (printed["stage"]["compiled"], printed["stage"]["not_compiled"]) == (False, "it has an all-reduce")
+    (line,) = caplog.messages
+    assert str(path) in line
+    assert "it has an all-reduce" in line
+    call("rank", "--model", cpu_model, path, program.with_name("missing.pb"), status=2)
+
+
+# A product, which the compiler leaves as it is, and two reshapes, which it removes.
+TEXT = """HloModule m
+ENTRY e {
+  x = f32[8,16] parameter(0)
+  w = f32[16,8] parameter(1)
+  d = f32[8,8] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  s = f32[64] reshape(d)
+  t = f32[8,8] reshape(s)
+  ROOT r = f32[8,8] negate(t)
+}
+"""
+
+
+@needs_jax
+def test_a_module_before_the_passes_is_compiled_and_exported(
+    cpu_model: Path, tmp_path: Path, call: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = tmp_path / "module_0001.m.before_optimizations.txt"
+    source.write_text(TEXT)
+    rank = partial(call.json, "rank", "--model", cpu_model, "--candidates", "5")
+    (printed,) = rank(source, "--export", tmp_path / "out", "--choose", "3")
+    assert printed["file"] == str(source)
+    assert printed["stage"] == {"found": TRAINED, "trained": TRAINED, "compiled": True, "not_compiled": None}
+    (line,) = caplog.messages
+    assert str(source) in line
+    assert "--dump" not in line
+    json_file, protobuf, text = map(Path, printed["exported"])
+    modules = [next(read_records(path)).module for path in (protobuf, text)]
+    assert "reshape" not in {one.opcode for one in modules[0].computations[-1].instructions}
+    assert constraints(modules[0]) == constraints(modules[1]) != []
+    assert hlorank.apply_configuration(source, json_file) == protobuf.read_bytes()
+    for again in (protobuf, text):
+        (printed,) = rank(again)
+        assert not printed["stage"]["compiled"], "compiled again"
+        assert printed["stage"]["found"] == TRAINED
+
+
+@needs_jax
+@pytest.mark.usefixtures("no_jaxlib")
+def test_the_ranked_module_is_that_of_the_function(
+    cpu_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    call: Command,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The function is traced in another process, right before layout assignment."""
+    (tmp_path / "own_mlp.py").write_text(
+        "import jax\n\n@jax.jit\ndef inner(x, y):\n    return jax.nn.softmax(x @ y)\n\n"
+        "def step(x, y):\n    return inner(x, y) @ jax.nn.softmax(y) - x\n\ndef fails(x):\n    return x + 'a'\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    arguments = "f32[8,8] f32[8,8]"
+    rank = partial(call.json, "rank", "--model", cpu_model, "--candidates", "5", "--export", "out")
+    (function,) = rank("own_mlp:step", "--arguments", arguments)
+    assert "own_mlp" not in sys.modules
+    assert (function["file"], function["graph"], caplog.messages[1:]) == ("own_mlp:step", "own_mlp-step", [])
+    import jax
+    import own_mlp  # type: ignore[import-not-found]
+
+    caplog.clear()
+    shape = jax.ShapeDtypeStruct((8, 8), "float32")
+    Path("text.mlir").write_text(jax.jit(own_mlp.step).lower(shape, shape).as_text())
+    (text,) = rank("text.mlir")
+    assert "--dump before_layout-assignment" in caplog.text  # as XLA's name does not tell
+    assert [ranking["stage"]["compiled"] for ranking in (text, function)] == [True, False]
+    assert text["top"][0]["score"] == function["top"][0]["score"]
+    modules = [next(read_records(Path(one["exported"][1]))).module for one in (text, function)]
+    assert module_fingerprint(modules[0]) == module_fingerprint(modules[1])
+    ((program,), _) = find_programs(["own_mlp:step"], DUMPS[1], arguments)
+    assert stage_of(program.path, next(read_records(program.path)).module) == "before_optimizations"
+    with pytest.raises(ConfigError, match="TypeError") as error:
+        find_programs(["own_mlp:fails"], None, "f32[2]")
+    assert "\n" not in str(error.value)
+
+
+def test_functions_that_are_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    stages: list[str] = []
+    monkeypatch.setattr("hlorank.cli.programs.in_process", lambda *given: stages.append(given[-1]) or b"")
+    for dump in (None, "before_layout_assignment", "before-optimizations"):
+        find_programs(["own_mlp:step"], dump, "f32[2]")
+    assert stages == [DUMPS[0], DUMPS[0], DUMPS[1]]
+    for function, dump, arguments, named in (
+        ("own_mlp:step", "after_optimizations", "f32[2]", "after_optimizations"),
+        ("own_mlp:step", None, None, "--arguments"),
+        ("file.txt", None, "f32[2]", "--arguments"),
+    ):
+        with pytest.raises(ConfigError, match=named):
+            find_programs([function], dump, arguments)
+
+
+@needs_jax
+def test_unusual_types_and_shapes_are_converted_and_ranked(
+    tmp_path: Path, rank: Rank, call: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "unusual.txt"
+    parts = (
+        "  k = token[] parameter(2)\n  p = (s4[16,8], (s32[], token[])) parameter(1)\n  w = s4[16,8] get-tuple-element"
+    )
+    unusual = TEXT.replace("x = f32[8", "x = f32[<=8").replace("  w = f32[16,8] parameter(1)", f"{parts}(p), index=0")
+    path.write_text(unusual)
+    call("convert", path, tmp_path)
+    assert [re.findall("dynamic|'s4'", message) for message in caplog.messages] == [["'s4'"], ["dynamic"]]
+    graph = read_graph(tmp_path / "unusual.npz", "layout")
+    assert graph.graph.node_feat.min() >= 0
+    assert isinstance(graph.configurations, LayoutConfigurations)
+    assert len(graph.configurations.node_ids) == 3
+    (ranked,) = rank(tmp_path / "unusual.npz")
+    assert ranked["configurations"] == 1
+    path.write_text(TEXT.replace("x = f32[8", "x = f32[?"))  # a dimension without a bound
+    assert call.error("inspect", path).startswith(f"{path}: computations[0].instructions[0] (x): ")

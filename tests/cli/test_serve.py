@@ -14,14 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import pytest
 
-from hlorank.cli.main import main
-from hlorank.data.collection import Collection, graph_files
+from hlorank.files import write_json
 from hlorank.runs.pyfunc import make_request
+from tests.cli.conftest import Command
 from tests.servers import command, running
-
-Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
@@ -37,34 +36,21 @@ def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return found
 
 
-def test_the_first_line_names_the_model_and_the_address(model: Path, served: dict[str, Any], capsys: Capture) -> None:
-    assert main(["serve", "--model", str(model), "--port", "0"]) == 0
+def test_the_first_line_names_the_model_and_the_address(model: Path, served: dict[str, Any], call: Command) -> None:
+    shown, _ = call("serve", "--model", model, "--port", "0")
     host, port = served["address"]
     assert (served["method"], host) == ("linear_ranking", "127.0.0.1")
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line == f"hlorank serves {model} (linear_ranking of layout:synthetic:random) at http://{host}:{port}"
+    assert shown == f"hlorank serves {model} (linear_ranking of layout:synthetic:random) at http://{host}:{port}\n"
 
 
-def test_addresses_that_cannot_be_used(served: dict[str, Any], capsys: Capture) -> None:
+def test_addresses_that_cannot_be_used(served: dict[str, Any], call: Command) -> None:
     with socket.create_server(("127.0.0.1", 0)) as used:
-        port = used.getsockname()[1]
-        assert main(["serve", "--model", "nowhere", "--port", str(port)]) == 1  # before the model is loaded
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
+        port = str(used.getsockname()[1])
+        error = call.error("serve", "--model", "nowhere", "--port", port, status=1)  # before the model is loaded
     assert "Address already in use" in error
-    assert str(port) in error
-    assert main(["serve", "--model", "nowhere", "--port", "0"]) == 2
+    assert port in error
+    call.error("serve", "--model", "nowhere", "--port", "0")
     assert not served
-
-
-_RUN = """
-import json, sys, mlflow
-mlflow.set_experiment("some")  # an experiment of the server; the artifacts of the copied experiments are elsewhere
-with mlflow.start_run(tags={"data": "some"}) as run:
-    mlflow.log_metric("evaluate/valid/kendall_tau", 0.5)
-recorded = {"run_id": run.info.run_id, "tracking_uri": mlflow.get_tracking_uri()}
-open(sys.argv[1], "w").write(json.dumps(recorded))
-"""
 
 
 def posted(address: str, body: bytes) -> tuple[int, Any]:
@@ -79,30 +65,32 @@ def posted(address: str, body: bytes) -> tuple[int, Any]:
 
 @pytest.mark.slow
 def test_rank_register_and_serve_on_a_tracking_server(
-    linear_model: Callable[..., Path], tracking_database: Path, tiny_collections: Path, tmp_path: Path
+    linear_model: Callable[..., Path],
+    tracking_database: Path,
+    tracking_environment: None,
+    graphs: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    call: Command,
 ) -> None:
-    shutil.copy(tracking_database, tmp_path / "server.db")
-    store = ("--backend-store-uri", f"sqlite:///{tmp_path}/server.db", "--artifacts-destination", tmp_path / "store")
+    database = shutil.copy(tracking_database, tmp_path / "server.db")
+    store = ("--backend-store-uri", f"sqlite:///{database}", "--artifacts-destination", tmp_path / "store")
     folder, here, model = linear_model(data="some"), tmp_path / "here", "models:/layout.synthetic.random@champion"
     here.mkdir()
-    valid = graph_files(tiny_collections / "raw", Collection.parse("layout:synthetic:random"), "valid")
-    graphs = [Path(shutil.copy(path, tmp_path / path.name)) for path in valid]
+    monkeypatch.chdir(here)
     server = command("mlflow", "server", *store, "--workers", 1)
     with running("/health", dict(os.environ), tmp_path / "log", server) as tracking:
-        environment = {**os.environ, "MLFLOW_TRACKING_URI": f"http://{tracking}"}
-
-        def output(name: str, *arguments: object) -> str:
-            done = subprocess.run(
-                command(name, *arguments), cwd=here, env=environment, stdout=subprocess.PIPE, check=True, text=True
-            )
-            return done.stdout
-
-        output("python", "-c", _RUN, folder / "run.json")
-        (registered,) = json.loads(output("hlorank", "register", folder, "--json"))
+        uri = f"http://{tracking}"
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        mlflow.set_tracking_uri(uri)
+        mlflow.set_experiment("some")  # of the server; the artifacts of the copied experiments are elsewhere
+        with mlflow.start_run(tags={"data": "some"}) as run:
+            mlflow.log_metric("evaluate/valid/kendall_tau", 0.5)
+        write_json(folder / "run.json", {"run_id": run.info.run_id, "tracking_uri": uri})
+        (registered,) = call.json("register", folder)
         assert (registered["version"], registered["champion"]) == (1, True)
-        rank = ("rank", *graphs, "--top", 7, "--json", "--model")
-        ranked = json.loads(output("hlorank", *rank, model))
-        assert ranked == json.loads(output("hlorank", *rank, folder))
+        ranked, same = (call.json("rank", *graphs, "--top", 7, "--model", given) for given in (model, folder))
+        assert ranked == same
         assert not list(here.iterdir())  # no store was made
         keys = ("graph", "configurations", "top")
         expected = 200, {"predictions": [{key: graph[key] for key in keys} for graph in ranked]}
@@ -110,7 +98,7 @@ def test_rank_register_and_serve_on_a_tracking_server(
             command("hlorank", "serve", "--model", model),
             command("mlflow", "models", "serve", "-m", model, "--env-manager", "local"),
         ):
-            with running("/ping", environment, tmp_path / "served.log", started) as address:
+            with running("/ping", dict(os.environ), tmp_path / "served.log", started) as address:
                 assert posted(address, json.dumps(make_request(graphs, 7)).encode()) == expected
                 for body in (b"{bad", b'{"dataframe_records": [{"npz": "?"}]}'):
                     status, error = posted(address, body)

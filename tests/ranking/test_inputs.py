@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hlorank.data.collection import Collection, graph_files, write_graph
+from hlorank.data.collection import write_graph
 from hlorank.data.configurations import LayoutConfigurations
 from hlorank.data.npz import NpzFile
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import DataError
 from hlorank.hlo.extra import extra_path, write_extra
-from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto, ModuleTuningData, TuningData
+from hlorank.hlo.hlo_pb2 import HloModuleProto, ModuleTuningData, TuningData
 from hlorank.hlo.reader import featurize, read_records
 from hlorank.ranking.inputs import GraphReader, InputGraph
 
@@ -46,59 +45,37 @@ def layouts(given: InputGraph) -> LayoutConfigurations:
     return given.measured.configurations
 
 
-@pytest.mark.parametrize("wrap", [lambda made: made, lambda made: HloProto(hlo_module=made)], ids=["module", "proto"])
-def test_candidates_of_a_dump(
-    wrap: Callable[[HloModuleProto], HloModuleProto | HloProto], spec: FeatureSpec, tmp_path: Path
+@pytest.mark.parametrize(("opcode", "rank", "count"), [("reshape", 2, 27), ("dot", 1, 1), ("add", 2, 0)])
+def test_a_program_with_few_configurations_has_all_of_them(
+    opcode: str, rank: int, count: int, spec: FeatureSpec, tmp_path: Path
 ) -> None:
-    path = tmp_path / "f.hlo.pb"
-    path.write_bytes(wrap(module("parameter", "dot", "dot")).SerializeToString())
-    (given,) = reader(spec).read(path)
-    assert (given.measured.name, given.file, given.extra) == ("f", path, None)
-    assert (given.drawn, given.stage) == (True, "before_layout_assignment")
-    assert given.measured.measurements.withheld
-    values = layouts(given).values()
-    assert values.shape == (9, 2, 18)
-    assert len(np.unique(values, axis=0)) == 9
-    assert (values[0] == -1).all()
-    (again,) = reader(spec).read(path)
-    np.testing.assert_array_equal(layouts(again).values(), values)
-
-
-def test_all_configurations_of_a_program_with_few(spec: FeatureSpec, tmp_path: Path) -> None:
+    """27: of three layouts of two dimensions, the default of the compiler, or each of two orders; 1: the default."""
     path = tmp_path / "f.pb"
-    path.write_bytes(module("parameter", "reshape").SerializeToString())
-    (given,) = reader(spec, candidates=100).read(path)
-    assert (
-        len(layouts(given)) == 27
-    )  # three layouts of two dimensions: the default of the compiler, or one of two orders
+    path.write_bytes(module("parameter", opcode, rank=rank).SerializeToString())
+    if count == 0:
+        with pytest.raises(DataError, match=r"f\.pb: no convolution, dot or reshape"):
+            list(reader(spec).read(path))
+    else:
+        (given,) = reader(spec, candidates=100).read(path)
+        assert (given.measured.name, given.file, given.extra, given.drawn) == ("f", path, None, True)
+        assert len(np.unique(layouts(given).values(), axis=0)) == len(layouts(given)) == count
+        assert (layouts(given).values()[0] == -1).all()
 
 
-def test_a_program_without_layouts_has_only_the_default(spec: FeatureSpec, tmp_path: Path) -> None:
-    path = tmp_path / "f.pb"
-    path.write_bytes(module("parameter", "dot", rank=1).SerializeToString())
-    (given,) = reader(spec).read(path)
-    assert (layouts(given).values() == -1).all()
-    assert len(layouts(given)) == 1
-
-
-def test_a_program_without_configurable_nodes_is_refused(spec: FeatureSpec, tmp_path: Path) -> None:
-    path = tmp_path / "f.pb"
-    path.write_bytes(module("parameter", "add").SerializeToString())
-    with pytest.raises(DataError, match=r"f\.pb: no convolution, dot or reshape"):
-        list(reader(spec).read(path))
+def tuning(program: HloModuleProto, runs: int, *configurable: int, fingerprint: int = 1) -> ModuleTuningData:
+    """Return a record of runs of 1,000 ns and more, the first of which leaves all layouts to the compiler."""
+    record = ModuleTuningData(module=program, fingerprint=fingerprint, config_index_to_node=configurable)
+    for number in range(runs):
+        run = record.runs.add()
+        for _ in configurable:
+            run.module_config.layout_config.nodes.add().tensors.add(dims=[1, 0] if number else [])
+        run.profile.compute_time_ns = 1000 + number
+    return record
 
 
 def test_records_are_read_one_at_a_time(spec: FeatureSpec, tmp_path: Path) -> None:
-    records = []
-    for fingerprint, runs in ((1, 2), (2, 3)):
-        program = module("parameter", "dot")
-        record = ModuleTuningData(module=program, fingerprint=fingerprint, config_index_to_node=[1])
-        for number in range(runs):
-            run = record.runs.add()
-            run.module_config.layout_config.nodes.add().tensors.add(dims=[1, 0] if number else [])
-            run.profile.compute_time_ns = 1000 + number
-        records.append(record.SerializeToString())
-    path = tmp_path / "all.pb"
+    program, path = module("parameter", "dot"), tmp_path / "all.pb"
+    records = [tuning(program, runs, 1, fingerprint=runs - 1).SerializeToString() for runs in (2, 3)]
     path.write_bytes(TuningData(modules=records).SerializeToString())
     given = list(reader(spec).read(path))
     assert [(graph.measured.name, len(layouts(graph)), graph.drawn) for graph in given] == [
@@ -115,10 +92,8 @@ def test_records_are_read_one_at_a_time(spec: FeatureSpec, tmp_path: Path) -> No
 def test_configurations_of_another_kind_and_too_many_are_refused_by_the_header(
     spec: FeatureSpec, tiny_collections: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layout, tile = (
-        graph_files(tiny_collections / "raw", Collection.parse(address), "valid")[0]
-        for address in ("layout:synthetic:random", "tile:synthetic")
-    )
+    raw = tiny_collections / "raw"
+    layout, tile = next(raw.glob("layout/*/*/valid/*.npz")), next(raw.glob("tile/*/valid/*.npz"))
     dump = tmp_path / "dump.pb"
     dump.write_bytes(module("parameter", "dot").SerializeToString())
     tiles = FeatureStore(tiny_collections / "features/tile/synthetic").spec
@@ -155,17 +130,11 @@ def test_extra_features_are_in_a_protobuf_and_next_to_an_npz_file(spec: FeatureS
 def test_too_many_choices_are_refused(
     spec: FeatureSpec, tiny_collections: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    npz = graph_files(tiny_collections / "raw", Collection.parse("layout:synthetic:random"), "valid")[0]
+    npz = next(tiny_collections.glob("raw/layout/*/*/valid/*.npz"))
     with NpzFile(npz) as file:
         (count, nodes, _), _ = file.header("node_config_feat")
     program, record = module("parameter", "dot", "dot"), tmp_path / "record.pb"
-    tuning = ModuleTuningData(module=program, fingerprint=1, config_index_to_node=[1, 2])
-    for _ in range(3):
-        run = tuning.runs.add()
-        run.module_config.layout_config.nodes.add()
-        run.module_config.layout_config.nodes.add()
-        run.profile.compute_time_ns = 1000
-    record.write_bytes(tuning.SerializeToString())
+    record.write_bytes(tuning(program, 3, 1, 2).SerializeToString())
     dump = tmp_path / "dump.pb"
     dump.write_bytes(program.SerializeToString())
     for path, key, configurations, nodes_ in (
@@ -180,10 +149,9 @@ def test_too_many_choices_are_refused(
             patch.setattr(NpzFile, "read", lambda *_: pytest.fail("an array was read"))
             with pytest.raises(DataError) as caught:
                 list(GraphReader(spec, 100, 9, 0, choices - 1).read(path))
-        assert str(caught.value) == (
-            f"{path}: {key}: expected at most {choices - 1:,} configurable nodes of all configurations, "
-            f"found {choices:,} ({configurations:,} x {nodes_:,})"
-        )
+        assert (str(caught.value.file), caught.value.key) == (str(path), key)
+        assert caught.value.expected.startswith(f"at most {choices - 1:,} ")
+        assert caught.value.found == f"{choices:,} ({configurations:,} x {nodes_:,})"
 
 
 def test_files_that_cannot_be_read_are_named(

@@ -1,8 +1,9 @@
-"""Rankings of graphs from raw files, which equal those of the stage evaluate."""
+"""Rankings of graphs from raw files, which equal those of the stage evaluate, and their JSON values."""
 
 from __future__ import annotations
 
 import csv
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,24 +17,21 @@ from numpy.typing import NDArray
 import hlorank
 from hlorank.config import Config
 from hlorank.data.collection import Collection, graph_files, read_graph
-from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, TileConfigurations
+from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, Measurements, TileConfigurations
 from hlorank.data.graph import Graph
 from hlorank.evaluation.evaluate import evaluate
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import DataError
-from hlorank.metrics import kendall_tau
+from hlorank.metrics import kendall_tau, ranking
 from hlorank.models.baselines.baseline import BASELINES
 from hlorank.models.serialization import load_model
+from hlorank.ranking.inputs import InputGraph
 from hlorank.ranking.ranker import Ranker
+from hlorank.ranking.result import ranked_graph, top_configurations
 from hlorank.stages.train import train
 from tests.training.baselines.conftest import with_library
 
 Settings = Callable[..., Config]
-
-
-def trained(config: Config, folder: Path) -> Ranker:
-    train(config, folder)
-    return Ranker(folder)
 
 
 def given(measured: MeasuredGraph) -> tuple[Graph, LayoutConfigurations | TileConfigurations]:
@@ -51,7 +49,8 @@ def test_raw_graphs_rank_as_in_evaluation_and_equal_embeddings_score_the_same(
     method: str, address: str, settings: Settings, tmp_path: Path
 ) -> None:
     collection, config = Collection.parse(address), settings(collection=address, method=method)
-    ranker = trained(config, tmp_path / "model")
+    train(config, tmp_path / "model")
+    ranker = Ranker(tmp_path / "model")
     assert ranker.collection == collection
     evaluate(config, tmp_path / "model", tmp_path / "report")
     with (tmp_path / "report" / "per_graph.csv").open(newline="") as file:
@@ -71,21 +70,11 @@ def test_raw_graphs_rank_as_in_evaluation_and_equal_embeddings_score_the_same(
         assert 2 < group.max() + 1 < len(score) == len(embedding)  # repeated configurations share a row
         for number in range(group.max() + 1):
             np.testing.assert_allclose(score[group == number], score[group == number][0], rtol=1e-6, atol=1e-6)
-
-
-def test_a_network_partitions_as_in_training_and_its_head_scores_the_embeddings(
-    settings: Settings, tmp_path: Path
-) -> None:
-    config = settings(method="gst")
-    ranker, whole = trained(config, tmp_path / "model"), trained(settings(method="full"), tmp_path / "whole")
-    path = graph_files(Path(config.paths.raw), Collection.parse(config.collection), "test")[0]
-    graph, configurations = given(read_graph(path, "layout"))
-    expected = ranker.score(graph, configurations)
-    assert not np.allclose(expected, whole.score(graph, configurations))
-    (model,), _ = load_model(tmp_path / "model", torch.device("cpu"))
-    with torch.no_grad():
-        scores = model.head(torch.from_numpy(ranker.embed(graph, configurations)).float()).squeeze(-1).numpy()
-    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-5)
+    if method == "gst":  # the head of a network scores the embeddings
+        (model,), _ = load_model(tmp_path / "model", torch.device("cpu"))
+        with torch.no_grad():
+            scores = model.head(torch.from_numpy(embedding).float()).squeeze(-1).numpy()
+        np.testing.assert_allclose(scores, score, rtol=1e-4, atol=1e-5)
 
 
 def test_the_wrong_kind_is_refused(linear_model: Callable[..., Path], tiny_collections: Path) -> None:
@@ -154,3 +143,49 @@ def test_importing_hlorank_is_light() -> None:
     code = "import sys, hlorank; print({'torch', 'numpy', 'mlflow', 'pandas'} & set(sys.modules))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout == "set()\n"
+
+
+SCORES = np.array([0.5, -1.0, 0.5, 2.0])
+
+
+def kernel(runtime: list[int], normalizer: list[int]) -> InputGraph:
+    """Return a kernel with four tiles; the last two have equal features."""
+    graph = Graph(
+        np.zeros((1, 140), dtype=np.float32),
+        np.array([63], dtype=np.uint8),
+        np.zeros((0, 2), dtype=np.int64),
+        np.array([0, 1]),
+    )
+    tiles = TileConfigurations(np.repeat([[0.0], [1.0], [2.0], [2.0]], 24, axis=1).astype(np.float32))
+    measurements = Measurements(np.array(runtime), np.array(normalizer))
+    return InputGraph(Path("kernel.npz"), MeasuredGraph("kernel", graph, tiles, measurements), None, None, None)
+
+
+def test_the_first_configurations_and_ties_by_index() -> None:
+    assert top_configurations(SCORES, 3) == [
+        {"rank": 1, "configuration": 1, "score": -1.0},
+        {"rank": 2, "configuration": 0, "score": 0.5},
+        {"rank": 3, "configuration": 2, "score": 0.5},
+    ]
+    assert len(top_configurations(SCORES, 9)) == 4
+
+
+def test_tiles_compare_by_normalised_runtimes() -> None:
+    given = kernel([300, 100, 100, 400], [100, 100, 200, 100])
+    ranked = ranked_graph(given, SCORES, ranking(SCORES), 4, compare=True)
+    assert [row["configuration"] for row in ranked["top"]] == [1, 0, 2, 3]
+    assert [row["runtime_ns"] for row in ranked["top"]] == [100, 300, 100, 400]
+    assert [row["slowdown"] for row in ranked["top"]] == [1.0, 5.0, 0.0, 7.0]
+    assert [row["measured_rank"] for row in ranked["top"]] == [2, 3, 1, 4]
+    comparison = ranked["comparison"]
+    assert (comparison["slowdown_1"], comparison["slowdown_5"], comparison["kaggle"]) == (1.0, 0.0, 1.0)
+    assert comparison["repeat_ceiling"] < 1
+    assert comparison["noise_ceiling"] is None
+    json.dumps(ranked, allow_nan=False)
+
+
+@pytest.mark.parametrize("runtime", [0, 200])
+def test_equal_runtimes_are_not_compared(runtime: int) -> None:
+    ranked = ranked_graph(kernel([runtime] * 4, [100] * 4), SCORES, ranking(SCORES), 4, compare=True)
+    assert ranked["comparison"] is None
+    assert ("runtime_ns" in ranked["top"][0]) == bool(runtime)

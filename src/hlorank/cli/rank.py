@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,11 @@ from hlorank.config import ComputeConfig, ConfigError
 from hlorank.fetch.hlo import check_names
 from hlorank.files import DataError, counted
 from hlorank.hlo.configurations import NothingToConfigureError
-from hlorank.terminal import add_number, add_table_options, min_int
+from hlorank.terminal import add_number, add_table_options
 
 if TYPE_CHECKING:
+    from hlorank.ranking.inputs import InputGraph
     from hlorank.ranking.ranker import Ranker
-    from hlorank.ranking.result import RankedGraph
 
 _log = logging.getLogger(__name__)
 
@@ -100,19 +100,9 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of a command that scores configurations."""
-    parser.add_argument(
-        "--model",
-        required=True,
-        metavar="MODEL",
-        help="a model folder, an MLflow run id, or models:/<name>@champion",
-    )
-    parser.add_argument(
-        "--memory",
-        type=min_int(1),
-        default=256,
-        metavar="MIB",
-        help="limit of the memory of activations while scoring (default: %(default)s)",
-    )
+    help_of_model = "a model folder, an MLflow run id, or models:/<name>@champion"
+    parser.add_argument("--model", required=True, metavar="MODEL", help=help_of_model)
+    add_number(parser, "--memory", 256, "limit of the memory of activations while scoring", metavar="MIB")
     parser.add_argument(
         "--accelerator",
         choices=["auto", "cpu", "cuda"],
@@ -152,13 +142,8 @@ def _check(arguments: argparse.Namespace, programs: Sequence[Program]) -> None:
         check_names(program.path for program in programs if program.path.suffix != ".npz")
 
 
-class _Ranked(NamedTuple):
-    """Result of a graph: its name, its ranking of (configurations,) int64 for a submission, and what is printed."""
-
-    name: str
-    order: NDArray[np.int64] | None
-    shown: dict[str, Any]
-
+_Ranked = tuple[dict[str, Any], NDArray[np.int64] | None]
+"""What is printed of a graph, and its ranking of (configurations,) int64 for a submission."""
 
 _opened = lru_cache(maxsize=1)(open_ranker)
 """Ranker of a model, which each process opens once."""
@@ -166,8 +151,9 @@ _opened = lru_cache(maxsize=1)(open_ranker)
 
 def _rank_program(program: Program, arguments: argparse.Namespace, folder: str) -> list[_Ranked | DataError]:
     """Rank the graphs of a program, and write their exports and candidates; an error takes the place of its ranking."""
+    from hlorank.metrics import ranking
     from hlorank.ranking.inputs import GraphReader
-    from hlorank.ranking.result import rank_file
+    from hlorank.ranking.result import ranked_graph
 
     ranker = _opened(folder, arguments.memory, arguments.accelerator)
     reader = GraphReader(
@@ -179,30 +165,35 @@ def _rank_program(program: Program, arguments: argparse.Namespace, folder: str) 
         compile_dumps=arguments.dump is None and not is_function(program.label),
     )
     results: list[_Ranked | DataError] = []
-    for ranked in rank_file(program.path, ranker, reader, arguments.top, compare=arguments.compare):
+    graphs = reader.read(program.path)
+    while True:
         try:
-            if isinstance(ranked, DataError):
-                raise ranked
-            shown = ranked.shown | {"file": program.label} | _written(ranked, arguments, str(ranker.collection))
-            order = None if arguments.csv is None else ranked.order
-            results.append(_Ranked(ranked.given.measured.name, order, shown))
+            if (given := next(graphs, None)) is None:
+                return results
+            measured = given.measured
+            scores = ranker.score(measured.graph, measured.configurations, given.extra, name=measured.name)
+            order = ranking(scores)
+            shown = ranked_graph(given, scores, order, arguments.top, compare=arguments.compare)
+            shown |= {"file": program.label, **_written(given, shown["top"], arguments, str(ranker.collection))}
+            results.append((shown, None if arguments.csv is None else order))
         except DataError as error:
             results.append(program.labelled(error))
-    return results
 
 
-def _written(ranked: RankedGraph, arguments: argparse.Namespace, collection: str) -> dict[str, Any]:
+def _written(
+    given: InputGraph, top: Sequence[dict[str, Any]], arguments: argparse.Namespace, collection: str
+) -> dict[str, Any]:
     """Write the export and the candidates of a graph, and return what is printed of them."""
     from hlorank.data.collection import write_graph
 
-    top, shown = ranked.shown["top"], dict[str, Any]()
+    shown = dict[str, Any]()
     if arguments.export is not None:
         if (found := len(top)) < arguments.choose:
             raise DataError("--choose", f"at most {found}, the number of configurations", arguments.choose)
-        files = export(arguments.export, ranked.given, top[arguments.choose - 1], arguments.model, collection)
+        files = export(arguments.export, given, top[arguments.choose - 1], arguments.model, collection)
         shown["exported"] = [*map(str, files)]
-    if ranked.given.drawn and arguments.save is not None:
-        write_graph(arguments.save / f"{ranked.given.measured.name}.npz", ranked.given.measured)
+    if given.drawn and arguments.save is not None:
+        write_graph(arguments.save / f"{given.measured.name}.npz", given.measured)
     return shown
 
 
@@ -236,13 +227,14 @@ def _rank(programs: Sequence[Program], arguments: argparse.Namespace) -> Iterato
                 if isinstance(result, DataError):
                     yield result
                     continue
+                shown, order = result
                 try:
-                    if result.order is not None:
-                        submit(result.name, result.order)
+                    if order is not None:
+                        submit(shown["graph"], order)
                 except DataError as error:  # a graph that the submission refuses gets no ranking
                     yield program.labelled(error)
                 else:
-                    yield result.shown
+                    yield shown
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -54,8 +54,8 @@ _CHANGE_COLUMNS = (
     Column("layout after"),
 )
 _MAX_CHANGES = 20
-_CSV = ("graph", "rank", "configuration", "score")
-_CSV_CHANGE = ("computation", "instruction", "opcode", "node", "tensor", "shape", "before", "after")
+_CSV = ("graph", "rank", "configuration", "score", "computation", "instruction", "opcode", "node", "tensor", "shape")
+_CSV += ("before", "after")
 
 _log = logging.getLogger(__name__)
 
@@ -69,11 +69,9 @@ def print_rankings(graphs: Sequence[dict[str, Any]], arguments: argparse.Namespa
             sys.stdout.write("\n" if place else "")
             _print_ranking(ranked, arguments.choose, arguments.wide)
     if arguments.changes == "-":
-        _write_changes(sys.stdout, graphs)
+        sys.stdout.write(_changes(graphs))
     elif arguments.changes is not None:
-        text = StringIO()
-        _write_changes(text, graphs)
-        write_text(Path(arguments.changes), text.getvalue())
+        write_text(Path(arguments.changes), _changes(graphs))
 
 
 def _print_ranking(ranked: dict[str, Any], chosen: int, wide: bool) -> None:
@@ -138,19 +136,17 @@ def _layout(dims: Sequence[int] | None) -> str:
     return "" if dims is None else f"{{{','.join(map(str, dims))}}}"
 
 
-def _write_changes(file: TextIO, graphs: Sequence[dict[str, Any]]) -> None:
-    """Write a row for each layout that a configuration changes, and for a configuration that changes none."""
-    writer = csv.writer(file)
-    writer.writerow((*_CSV, *_CSV_CHANGE))
+def _changes(graphs: Sequence[dict[str, Any]]) -> str:
+    """Return a row for each layout that a configuration changes, and for a configuration that changes none, as CSV."""
+    text = StringIO()
+    writer = csv.DictWriter(text, _CSV, extrasaction="ignore")
+    writer.writeheader()
     for ranked in graphs:
         for row in ranked["top"]:
-            own = [ranked["graph"], row["rank"], row["configuration"], row["score"]]
-            for change in row.get("changes") or [None]:
-                if change is None:
-                    writer.writerow(own + [""] * len(_CSV_CHANGE))
-                else:
-                    shown = change | {key: _layout(change[key]) for key in ("before", "after")}
-                    writer.writerow(own + [shown[key] for key in _CSV_CHANGE])
+            for change in row.get("changes") or [{}]:
+                layouts = {key: _layout(change.get(key)) for key in ("before", "after")}
+                writer.writerow({"graph": ranked["graph"], **row, **change, **layouts})
+    return text.getvalue()
 
 
 @contextmanager

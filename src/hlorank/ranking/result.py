@@ -1,11 +1,8 @@
-"""Rankings of the graphs of files, and their JSON values."""
+"""Rankings as JSON values."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,41 +12,10 @@ from hlorank.data.collection import split_half_tau
 from hlorank.data.configurations import LayoutConfigurations
 from hlorank.evaluation.graph_report import rank_metrics
 from hlorank.featurize.features import distinct_rows
-from hlorank.files import DataError
 from hlorank.hlo.layout_json import NamedNodes
 from hlorank.hlo.stage import TRAINED
 from hlorank.metrics import noise_ceiling, ranking
-from hlorank.ranking.inputs import GraphReader, InputGraph
-from hlorank.ranking.ranker import Ranker
-
-
-@dataclass(frozen=True, eq=False)
-class RankedGraph:
-    """Graph of a file, the indices of its configurations from fastest to slowest, and the `ranked_graph`."""
-
-    given: InputGraph
-    order: NDArray[np.int64]
-    shown: dict[str, Any]
-
-
-def rank_file(
-    path: Path, ranker: Ranker, reader: GraphReader, count: int, *, compare: bool = False
-) -> Iterator[RankedGraph | DataError]:
-    """Rank the graphs of a file, see `ranked_graph`; the error of a graph takes the place of its ranking."""
-    graphs = reader.read(path)
-    while True:
-        try:
-            if (given := next(graphs, None)) is None:
-                return
-            measured = given.measured
-            scores = ranker.score(measured.graph, measured.configurations, given.extra, name=measured.name)
-            order = ranking(scores)
-            result: RankedGraph | DataError = RankedGraph(
-                given, order, ranked_graph(given, scores, order, count, compare=compare)
-            )
-        except DataError as error:
-            result = error
-        yield result
+from hlorank.ranking.inputs import InputGraph
 
 
 def top_configurations(

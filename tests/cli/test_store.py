@@ -1,0 +1,203 @@
+"""Commands on the MLflow store: `hlorank best` and `hlorank register`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pytest
+
+from hlorank.config import TrackingConfig
+from hlorank.files import DataError
+from hlorank.metrics import BEST_TAU, EXPERIMENT
+from hlorank.runs.registry import Registration
+from hlorank.runs.store import NAME, PARENT_VARIABLE, open_run
+from hlorank.runs.sweeps import claim, job_tags
+from tests.cli.conftest import Command
+
+Log = Callable[..., str]
+
+
+@pytest.fixture
+def tracking(
+    tracking_database: Path, tracking_environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> TrackingConfig:
+    """Settings of a store that only one test uses."""
+    shutil.copy(tracking_database, tmp_path / "mlflow.db")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    mlflow.set_tracking_uri(uri)
+    return TrackingConfig(uri=uri, experiment="hlorank", artifacts=str(tmp_path / "artifacts"))
+
+
+@pytest.fixture
+def log(tracking: TrackingConfig) -> Log:
+    """Function that logs a training and returns the id of its run."""
+
+    def logged(collection: str, tau: float | None, method: str = "gst", seed: int = 0, **other: str) -> str:
+        tags = {"collection": collection, "method": method, "data": other.get("data", f"data of {collection}")}
+        tags |= {key: other[name] for key, name in (("features", "features"), (EXPERIMENT, "of")) if name in other}
+        config = tracking.model_copy(update={"experiment": other.get("experiment", "hlorank")})
+        with open_run(config, f"{method} learning_rate=0.01", tags | job_tags()) as (run_id, _):
+            mlflow.log_params({"seed": seed})
+            mlflow.log_text("{}", "model/spec.json")
+            if tau is not None:
+                mlflow.log_metric(BEST_TAU, tau)
+        return run_id
+
+    return logged
+
+
+def best(call: Command, *arguments: object) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = call.json("best", *arguments)
+    return found
+
+
+def test_the_best_of_each_collection(log: Log, call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log("tile:cpu", 0.5)
+    log("layout:cpu:random", 0.25, "full")
+    first = log("layout:cpu:random", 0.75, "gst_e", 3, of="kaggle_6")
+    log("layout:cpu:random", None)
+    tile = log("tile:cpu", 0.625, experiment="other")
+    layout, other = best(call)
+    assert layout == {
+        "collection": "layout:cpu:random",
+        "method": "gst_e",
+        "experiment": "kaggle_6",
+        "seed": 3,
+        "name": "gst_e learning_rate=0.01",
+        "valid_kendall_tau": 0.75,
+        "features": "data of layout:cpu:random",
+        "run_id": first,
+        "model": str(tmp_path / "artifacts" / first / "artifacts" / "model"),
+    }
+    assert (other["collection"], other["run_id"], other["experiment"]) == ("tile:cpu", tile, None)
+    assert [training["run_id"] for training in best(call, "--collection", "layout/cpu/random")] == [first]
+    monkeypatch.setenv("COLUMNS", "80")  # which has no room for the last columns, but run ids are never broken
+    shown, _ = call("best")
+    assert first in shown
+    assert "0.7500" in shown
+    assert layout["model"] not in shown
+    assert layout["model"] in call("best", "--wide")[0]
+    shutil.rmtree(tmp_path / "artifacts" / first)  # as with the database of another machine, or a moved project
+    assert best(call)[0]["model"] == f"runs:/{first}/model"
+
+
+def test_only_finished_trainings_on_the_same_features_are_compared(
+    log: Log, tracking: TrackingConfig, call: Command
+) -> None:
+    for data, tau in (("old", 0.75), ("new", 0.25), ("new", 0.5), ("old", 0.25)):
+        run = log("tile:cpu", tau, data=data)
+    for data, tau in (("whole graphs", 0.25), ("segments", 0.125)):
+        log("layout:cpu:random", tau, data=data, features="the same")
+    client = mlflow.MlflowClient(tracking.uri)
+    for status in ("FAILED", "KILLED", "RUNNING"):
+        client.update_run(log("tile:cpu", None), status=status)
+    expected = [("layout:cpu:random", "the same", 0.25), ("tile:cpu", "old", 0.75), ("tile:cpu", "new", 0.5)]
+    for _ in range(2):
+        found = best(call)
+        assert [(one["collection"], one["features"], one["valid_kendall_tau"]) for one in found] == expected
+        client.update_run(run, status="RUNNING")  # its evaluation was killed: the training is complete
+
+
+def test_the_best_of_a_sweep(
+    log: Log, tracking: TrackingConfig, call: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_run(tracking, "sweep", {NAME: "one"}) as (parent, _):
+        pass
+    monkeypatch.setenv(PARENT_VARIABLE, parent)
+    child = log("tile:cpu", 0.5)
+    monkeypatch.delenv(PARENT_VARIABLE)
+    log("tile:cpu", 0.9)
+    before = log("tile:cpu", 0.75)
+    assert [training["run_id"] for training in best(call, "--sweep", "one")] == [child]
+    monkeypatch.setenv(PARENT_VARIABLE, parent)
+    claim(tracking, before)
+    assert [training["run_id"] for training in best(call, "--sweep", "one")] == [before]
+    error = call.error("best", "--sweep", "one", "--collection", "tile:gpu")
+    assert "tile:gpu in the sweep 'one'" in error
+
+
+def test_errors_of_best(tracking: TrackingConfig, call: Command) -> None:
+    cases = ((), "a finished training"), (("--sweep", "none"), "'none'"), (("--sweep", "it's"), "it's")
+    for arguments, named in (*cases, (("--collection", "layout:xla"), "collection 'layout:xla'")):
+        assert named in call.error("best", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown", "message", "statuses"),
+    [
+        ("http://me:secret@127.0.0.1:9", "http://***@127.0.0.1:9", "Connection refused", (1, 1)),
+        ("nowhere://x", "nowhere://x", "got unsupported URI", (1, 2)),  # a model that cannot be downloaded is bad input
+        ("sqlite:///garbage.db", "sqlite:///garbage.db", "file is not a database", (1, 1)),
+        ("sqlite:///none.db", "none.db", "tracking store", (2, 2)),
+    ],
+)
+@pytest.mark.usefixtures("tracking_environment")
+def test_a_store_that_can_not_be_used(
+    uri: str,
+    shown: str,
+    message: str,
+    statuses: tuple[int, int],
+    tmp_path: Path,
+    call: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("garbage.db").write_text("garbage")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    mlflow.set_tracking_uri(uri)
+    for arguments, status in zip((["best"], ["register", "f" * 32]), statuses, strict=True):
+        error = call.error(*arguments, status=status)
+        assert shown in error
+        assert message in error
+        assert "secret" not in error
+    assert not Path("none.db").exists()
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
+    """Calls of `register`, with model and `move`; the model `missing` does not exist."""
+    calls: list[tuple[str, bool]] = []
+
+    def register(reference: str, move: bool) -> Registration:
+        if reference == "missing":
+            raise DataError("model", "a model folder", "no such folder", file=reference)
+        calls.append((reference, move))
+        number = len(calls)
+        taus = {"evaluate": 0.5, "training": 0.25} if number == 1 else {}
+        champion = number == 1 or reference == "better"
+        name = "layout.cpu.random"
+        return Registration(name, number, number == 1, "f" * 32, "gst", "3", "data1", taus, champion, "some reason")
+
+    monkeypatch.setattr("hlorank.runs.registry.register", register)
+    return calls
+
+
+def test_registered_models_are_a_table(registered: list[Any], call: Command) -> None:
+    shown, _ = call("register", "one", "two")
+    assert registered == [("one", False), ("two", False)]
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert lines[1:2] + lines[3:] == [
+        "model version champion method seed (evaluate) (training) data",
+        "layout.cpu.random 1 yes gst 3 0.5000 0.2500 data1",
+        "some reason",
+        "layout.cpu.random 2 no gst 3 data1",
+        "registered before; some reason",
+    ]
+
+
+def test_registered_models_as_json_and_errors(registered: list[Any], call: Command, tracking_environment: None) -> None:
+    for arguments, named in ((["one", "two", "--champion"], "--champion: "), (["missing"], "missing: model: ")):
+        assert call.error("register", *arguments).startswith(named)
+        assert not registered
+    (printed,) = call.json("register", "one", "--champion")
+    assert registered == [("one", True)]
+    expected = {"model": "layout.cpu.random", "version": 1, "new": True, "champion": True}
+    assert {key: printed[key] for key in expected} == expected
+    assert printed["valid_tau"] == {"evaluate": 0.5, "training": 0.25}
+    registered.clear()  # a champion that a later model replaces is none in the end
+    assert [one["champion"] for one in call.json("register", "one", "better")] == [False, True]
