@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -125,6 +126,16 @@ def print_table(
     if missing := [" ".join(columns[index].title.split()) for index in filled if index not in shown]:
         note = textwrap.fill(f"Not shown: {', '.join(missing)}.", limit or _NOTE_WIDTH, break_on_hyphens=False)
         sys.stdout.write(f"\n{note}\nAll columns: {option}\n")
+
+
+def print_result(
+    arguments: argparse.Namespace, value: object, columns: Sequence[Column], rows: Sequence[Sequence[object] | str]
+) -> None:
+    """Print a value as JSON or as rows of a table, as the options of `add_table_options` say."""
+    if arguments.json:
+        sys.stdout.write(json.dumps(value, indent=2) + "\n")
+    else:
+        print_table(columns, rows, arguments.wide)
 
 
 def _limit() -> int | None:

@@ -60,10 +60,10 @@ def test_the_list_of_commands_the_version_and_wrong_usage(call: Command, capsys:
 
 
 def test_an_error_of_the_program_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_: object) -> int:
+    def broken(*_: object) -> int:
         raise RuntimeError("no file")
 
-    monkeypatch.setattr("hlorank.cli.best.run", broken)
+    monkeypatch.setattr("hlorank.runs.find.best_runs", broken)
     with pytest.raises(RuntimeError, match="no file"):
         main(["best"])
 

@@ -1,1 +1,1 @@
-"""The `hlorank` command: one module for each subcommand, with `add` and `run`."""
+"""The `hlorank` command: functions that add the subcommands, which the entry point calls."""

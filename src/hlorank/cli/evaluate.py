@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hlorank.data.collection import RAW, SPLITS
 from hlorank.files import counted
-from hlorank.terminal import Column, print_table
+from hlorank.terminal import Column, print_result
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -55,19 +53,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Print a table with a row for each graph and one for the means, or JSON."""
     from hlorank.evaluation.evaluator import Evaluator
     from hlorank.evaluation.submission import read_scores
+    from hlorank.evaluation.summary import METRIC_COLUMNS, metric_cells
 
     evaluator = Evaluator(arguments.collection, arguments.root, arguments.split, arguments.cache)
     result = evaluator.eval(read_scores(arguments.scores, evaluator.collection))
-    if arguments.json:
-        sys.stdout.write(json.dumps(result, indent=2, allow_nan=False) + "\n")
-    else:
-        _print_table(result, arguments.wide)
-    return 0
-
-
-def _print_table(result: dict[str, Any], wide: bool) -> None:
-    from hlorank.evaluation.summary import METRIC_COLUMNS, metric_cells
-
     columns = [Column("graph"), Column("configs", 3, number=True), *METRIC_COLUMNS.values(), Column("note", 5)]
     rows: list[Sequence[str] | str] = []
     for graph in result["per_graph"]:
@@ -75,4 +64,5 @@ def _print_table(result: dict[str, Any], wide: bool) -> None:
         rows.append([graph["graph"], f"{graph['configurations']:,}", *cells, graph["note"]])
     ranked = result["graphs"]
     rows += ["", [f"mean of {counted(ranked, 'graph')}", "", *metric_cells(result, ranked > 0), ""]]
-    print_table(columns, rows, wide)
+    print_result(arguments, result, columns, rows)
+    return 0

@@ -1,9 +1,9 @@
-"""`hlorank inspect`: show the contents of files of graphs."""
+"""`hlorank inspect` and `hlorank convert`: the contents of files of graphs, and npz files of HLO modules."""
 
 from __future__ import annotations
 
 import argparse
-import json
+import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +15,14 @@ from hlorank.cli.programs import HELP, add_program_options, find_programs
 from hlorank.data.collection import Kind, read_graph
 from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph
 from hlorank.data.npz import NpzFile
-from hlorank.files import DataError
-from hlorank.hlo.configurations import is_configurable
+from hlorank.fetch.hlo import check_names, convert
+from hlorank.files import DataError, counted, escape
+from hlorank.hlo.configurations import NothingToConfigureError, is_configurable
 from hlorank.hlo.reader import Record, featurize, read_records
-from hlorank.terminal import Column, add_table_options, print_table
+from hlorank.runs.store import error_lines
+from hlorank.terminal import Column, add_table_options, print_result
 
+_log = logging.getLogger(__name__)
 _COLUMNS = {
     "graph": Column("graph"),
     "kind": Column("kind", 6),
@@ -34,8 +37,8 @@ _COLUMNS = {
 }
 
 
-def add(commands: argparse._SubParsersAction[Any]) -> None:
-    """Add the subcommand."""
+def add_inspect(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add `hlorank inspect`."""
     parser = commands.add_parser(
         "inspect",
         help="show the contents of npz files and HLO modules",
@@ -45,7 +48,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("file", nargs="+", metavar="FILE", help=f"an npz file of the official schema; {HELP}")
     add_program_options(parser)
     add_table_options(parser, "graph")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=_inspect)
 
 
 def _graphs(path: Path) -> Iterator[dict[str, Any]]:
@@ -54,12 +57,12 @@ def _graphs(path: Path) -> Iterator[dict[str, Any]]:
     if path.suffix == ".npz":
         with NpzFile(path) as file:
             kind = "tile" if "config_feat" in file.keys else "layout"
-        yield summary(kind, read_graph(path, kind))
+        yield _summary(kind, read_graph(path, kind))
     else:
         for record in read_records(path):
             kind = record.kind or _dump_kind(record)
             none = {"configurations": 0, "distinct": 0} if record.tuning is None else {}
-            yield summary(kind, featurize(record, kind)[0]) | none
+            yield _summary(kind, featurize(record, kind)[0]) | none
 
 
 def _dump_kind(record: Record) -> Kind:
@@ -67,7 +70,7 @@ def _dump_kind(record: Record) -> Kind:
     return "layout" if any(map(is_configurable, nodes)) else "tile"
 
 
-def summary(kind: Kind, measured: MeasuredGraph) -> dict[str, Any]:
+def _summary(kind: Kind, measured: MeasuredGraph) -> dict[str, Any]:
     """Return the sizes and runtimes of a graph, as JSON values; runtimes are null where they are withheld."""
     configurations, runtime = measured.configurations, measured.measurements.runtime
     layout = isinstance(configurations, LayoutConfigurations)
@@ -97,7 +100,7 @@ def _cells(graph: dict[str, Any]) -> Iterator[str]:
         yield f"{values[key]:,}" if isinstance(values[key], int) else values[key]
 
 
-def run(arguments: argparse.Namespace) -> int:
+def _inspect(arguments: argparse.Namespace) -> int:
     """Print a table with one row for each graph, or JSON; name files that cannot be read, and then return 2."""
     programs, errors = find_programs(arguments.file, arguments.dump, arguments.arguments)
     summaries = []
@@ -107,8 +110,50 @@ def run(arguments: argparse.Namespace) -> int:
         except DataError as error:
             errors.append(program.labelled(error))
     sys.stderr.writelines(f"error: {error}\n" for error in errors)
-    if arguments.json and (summaries or not errors):
-        sys.stdout.write(json.dumps(summaries, indent=2) + "\n")
-    elif summaries:
-        print_table([*_COLUMNS.values()], [[*_cells(graph)] for graph in summaries], arguments.wide)
+    if summaries:
+        print_result(arguments, summaries, [*_COLUMNS.values()], [[*_cells(graph)] for graph in summaries])
     return 2 if errors else 0
+
+
+def add_convert(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add `hlorank convert`."""
+    parser = commands.add_parser(
+        "convert",
+        help="convert HLO modules to npz files with the official features",
+        description="Converts programs, such as XLA dumps and tuning records of TpuGraphs, to npz files, as the origin "
+        "hlo of fetch does. Dumps with nothing to configure are left out with a notice. Files that cannot be converted "
+        "are named, the others are converted, and the exit status is 2.",
+    )
+    parser.add_argument("file", nargs="+", metavar="FILE", help=HELP)
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder for the npz files")
+    parser.add_argument(
+        "--extra", action="store_true", help="also write <graph>.extra.npz, with features beyond the official 140"
+    )
+    add_program_options(parser)
+    parser.set_defaults(run=_convert)
+
+
+def _convert(arguments: argparse.Namespace) -> int:
+    """Convert every input; name those that fail on standard error, and then return 2, or 1 for a file not written."""
+    programs, unusable = find_programs(arguments.file, arguments.dump, arguments.arguments)
+    errors: list[DataError | OSError] = [*unusable]
+    check_names(program.path for program in programs)
+    left_out = 0
+    for program in programs:
+        try:
+            written = convert(program.path, arguments.folder, extra=arguments.extra)
+        except NothingToConfigureError as error:
+            _log.warning("left out: %s", program.labelled(error))
+            left_out += 1
+        except DataError as error:
+            errors.append(program.labelled(error))
+        except OSError as error:
+            errors.append(error)
+        else:
+            sys.stdout.writelines(f"{escape(str(path))}\n" for path in written)
+    sys.stderr.writelines(f"{line}\n" for error in errors for line in error_lines(error) or ())
+    if errors:
+        return 1 if any(isinstance(error, OSError) for error in errors) else 2
+    if left_out and left_out == len(programs):
+        raise DataError("FILE", "a program to configure", f"none in {counted(left_out, 'file')}")
+    return 0

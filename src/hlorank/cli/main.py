@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import NoReturn
 
-from hlorank.cli import best, convert, evaluate, inspect, rank, register, report, serve
+from hlorank.cli import evaluate, rank, report, serve
+from hlorank.cli.inspect import add_convert, add_inspect
+from hlorank.cli.store import add_best, add_register
 from hlorank.config import ConfigError
 from hlorank.files import DataError, escape, one_line
 from hlorank.runs.store import error_lines
 from hlorank.terminal import allow_any_encoding, quiet_pipe
 from hlorank.version import __version__
 
-_COMMANDS = (convert, inspect, best, report, rank, evaluate, register, serve)
+_COMMANDS = (add_convert, add_inspect, add_best, report.add, rank.add, evaluate.add, add_register, serve.add)
 _PLUGINS = "hlorank.commands"
 """Entry points of other packages: each is a function that adds a command to the subparsers."""
 
@@ -41,10 +43,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in _COMMANDS:
-        command.add(commands)
-    for plugin in sorted(entry_points(group=_PLUGINS), key=lambda plugin: plugin.name):
-        plugin.load()(commands)
+    plugins = sorted(entry_points(group=_PLUGINS), key=lambda plugin: plugin.name)
+    for add in (*_COMMANDS, *(plugin.load() for plugin in plugins)):
+        add(commands)
     return parser
 
 
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     try:
-        status: int = parsed.run(parsed)
+        return int(parsed.run(parsed))
     except BrokenPipeError:
         raise
     except Exception as error:
@@ -73,4 +74,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         sys.stderr.write("\n".join(lines) + "\n")
         return 2 if isinstance(error, ConfigError | DataError) else 1
-    return status

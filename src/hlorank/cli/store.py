@@ -1,0 +1,117 @@
+"""`hlorank best` and `hlorank register`: the best trainings of the MLflow store, and its registered models."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from hlorank.config import ConfigError
+from hlorank.terminal import Column, add_table_options, print_result
+
+if TYPE_CHECKING:
+    from hlorank.runs.registry import Registration
+
+_TRAININGS = {
+    "collection": Column("collection"),
+    "method": Column("method", 1),
+    "experiment": Column("experiment", 2),
+    "seed": Column("seed", 3, number=True),
+    "name": Column("name", 4),
+    "valid_kendall_tau": Column("valid\ntau", number=True),
+    "run_id": Column("run_id"),
+    "features": Column("features", 5),
+    "model": Column("model", 6),
+}
+_REGISTERED = (
+    Column("model"),
+    Column("version", number=True),
+    Column("champion"),
+    Column("method", 1),
+    Column("seed", 4, number=True),
+    Column("valid tau\n(evaluate)", 2, number=True),
+    Column("valid tau\n(training)", 3, number=True),
+    Column("data", 5),
+)
+
+
+def add_best(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add `hlorank best`."""
+    parser = commands.add_parser(
+        "best",
+        help="show the best trained model of each collection",
+        description="Shows the finished training with the best validation Kendall tau of each collection, from the "
+        "MLflow store that MLFLOW_TRACKING_URI names, else from mlflow.db in the current folder. A collection whose "
+        "features changed has one row for each fingerprint of its features, as scores are comparable only on the same "
+        "features.",
+    )
+    parser.add_argument("--collection", metavar="ADDRESS", help="only this collection, such as layout:cpu:random")
+    parser.add_argument("--sweep", metavar="NAME", help="only trainings of the sweep with this name")
+    add_table_options(parser, "row")
+    parser.set_defaults(run=_best)
+
+
+def _best(arguments: argparse.Namespace) -> int:
+    """Print a table with one row for each training, or JSON."""
+    from hlorank.runs.find import best_runs
+
+    found = best_runs(arguments.collection, arguments.sweep)
+    rows = [[_cell(training[key]) for key in _TRAININGS] for training in found]
+    print_result(arguments, found, [*_TRAININGS.values()], rows)
+    return 0
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def add_register(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add `hlorank register`."""
+    parser = commands.add_parser(
+        "register",
+        help="register trained models in MLflow and choose the champion",
+        description=(
+            "Registers trained models as versions of their collection's model, such as layout.cpu.random, each with "
+            "everything that serving needs. The alias champion moves to a version that is better than the champion on "
+            "the same valid data. A model that is registered already gets no second version. The registry is that of "
+            "MLFLOW_TRACKING_URI, by default mlflow.db in the current folder."
+        ),
+    )
+    parser.add_argument(
+        "model",
+        nargs="+",
+        metavar="MODEL",
+        help="a model folder, an MLflow run id, or a registered version, as models:/NAME/VERSION",
+    )
+    parser.add_argument("--champion", action="store_true", help="make the model the champion in any case")
+    add_table_options(parser, "model")
+    parser.set_defaults(run=_register)
+
+
+def _register(arguments: argparse.Namespace) -> int:
+    """Register models, those before one that cannot be registered too; print a row or a JSON object for each."""
+    if arguments.champion and len(arguments.model) > 1:
+        raise ConfigError(f"--champion: expected one model, found {len(arguments.model)}")
+    from hlorank.runs.registry import MEASURES, register
+
+    registrations = _final([register(model, arguments.champion) for model in arguments.model])
+    rows: list[Sequence[str] | str] = []
+    for one in registrations:
+        taus = [f"{one.valid_tau[measure]:.4f}" if measure in one.valid_tau else "" for measure in MEASURES]
+        champion = "yes" if one.champion else "no"
+        rows.append([one.model, str(one.version), champion, one.method, one.seed, *taus, one.data])
+        rows.append(f"  {'' if one.new else 'registered before; '}{one.reason}")
+    print_result(arguments, [asdict(registration) for registration in registrations], _REGISTERED, rows)
+    return 0
+
+
+def _final(registrations: Sequence[Registration]) -> list[Registration]:
+    """Return registrations as they are after the last one: a champion may have lost its alias to a later model."""
+    champions = {one.model: one.version for one in registrations if one.champion}
+    return [
+        replace(one, champion=False, reason=f"{one.reason}; then version {champions[one.model]} became the champion")
+        if one.champion and one.version != champions[one.model]
+        else one
+        for one in registrations
+    ]
