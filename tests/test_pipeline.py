@@ -19,7 +19,7 @@ from dvc.utils.hydra import compose_and_dump
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from hlorank.config.data_sections import Training
+from hlorank.config.root import Training
 from hlorank.datasets import PROCESSED
 from hlorank.stages.command import load_composed
 from scripts.params import write_params

@@ -127,35 +127,21 @@ def test_errors_of_best(tracking: TrackingConfig, call: Command) -> None:
         assert named in call.error("best", *arguments)
 
 
-@pytest.mark.parametrize(
-    ("uri", "shown", "message", "statuses"),
-    [
-        ("http://me:secret@127.0.0.1:9", "http://***@127.0.0.1:9", "Connection refused", (1, 1)),
-        ("nowhere://x", "nowhere://x", "got unsupported URI", (1, 2)),  # a model that cannot be downloaded is bad input
-        ("sqlite:///garbage.db", "sqlite:///garbage.db", "file is not a database", (1, 1)),
-        ("sqlite:///none.db", "none.db", "tracking store", (2, 2)),
-    ],
-)
+@pytest.mark.parametrize("arguments", [["best"], ["register", "f" * 32]], ids=lambda arguments: arguments[0])
 @pytest.mark.usefixtures("tracking_environment")
 def test_a_store_that_can_not_be_used(
-    uri: str,
-    shown: str,
-    message: str,
-    statuses: tuple[int, int],
-    tmp_path: Path,
-    call: Command,
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str], tmp_path: Path, call: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("garbage.db").write_text("garbage")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    mlflow.set_tracking_uri(uri)
-    for arguments, status in zip((["best"], ["register", "f" * 32]), statuses, strict=True):
+    for uri, shown, status in (
+        ("http://me:secret@127.0.0.1:9", "http://***@127.0.0.1:9: no MLflow server answers", 1),
+        (f"sqlite:///{tmp_path}/none.db", "none.db: tracking store: ", 2),
+    ):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        mlflow.set_tracking_uri(uri)
         error = call.error(*arguments, status=status)
         assert shown in error
-        assert message in error
         assert "secret" not in error
-    assert not Path("none.db").exists()
+    assert not [*tmp_path.iterdir()], "a database was made"
 
 
 @pytest.fixture

@@ -4,17 +4,18 @@ Values are in conf/ (and, resolved, in params.yaml); there is no second set of d
 validates what it gets with `load`; components receive their own section.
 """
 
-from hlorank.config.data_sections import (
+from hlorank.config.extension_point import ExtensionPoint, find, import_plugin, is_function
+from hlorank.config.root import (
     ComputeConfig,
+    Config,
     DataConfig,
     EvaluateConfig,
     FeaturizeConfig,
     PartitionConfig,
     Split,
     TrackingConfig,
+    load,
 )
-from hlorank.config.extension_point import ExtensionPoint, find, import_plugin, is_function
-from hlorank.config.root import Config, load
 from hlorank.config.section import ConfigError, Section, parse, read_section
 from hlorank.config.train_sections import (
     BaselineConfig,

@@ -87,12 +87,7 @@ def plugin_digests(names: Iterable[str]) -> dict[str, str]:
 
 
 def import_plugins_of_model(digests: Mapping[str, str]) -> list[str]:
-    """Import the plugins of a model, by name with their digests, and return those whose source code differs now.
-
-    Raises:
-        ConfigError: a plugin cannot be imported.
-        DataError: the user has not named one of them.
-    """
+    """Import the plugins of a model, all named by the user, and return those whose digest differs now."""
     _import_named_plugins()
     if unnamed := [name for name in digests if not is_plugin(name)]:
         names = ",".join(unnamed)
@@ -120,11 +115,7 @@ class ExtensionPoint(dict[str, Entry]):
         self._expected, self._adapt = expected, adapt
 
     def __setitem__(self, name: str, found: Any) -> None:
-        """Add an object of another package.
-
-        Raises:
-            ConfigError: there is an entry of that name, the name is no plain name, or the object is of the wrong kind.
-        """
+        """Add an object of another package; a ConfigError if the name or the object does not fit."""
         entry = self._adapt(name, found)
         if entry is None or not name.isidentifier() or super().__contains__(name):
             raise ConfigError(f"{name}: expected {self._expected}, and a plain name that has no entry")
@@ -170,9 +161,8 @@ def is_function(value: object, arguments: int) -> bool:
 def registered(*points: str, also: tuple[str, ...] = ()) -> AfterValidator:
     """Return a validator for names of the given extension points, and for further ones.
 
-    The validation context, which only the user's own configuration has, is the extension points whose names are
-    checked, and lets the module of a name `module:attribute` be imported. Other names pass here, and the component that
-    uses a name refuses it.
+    The context, which only the user's own configuration has, is the extension points whose names are checked; it lets
+    the module of a name be imported. Other names pass: the component that uses them refuses them.
     """
 
     def check(name: str, info: ValidationInfo) -> str:

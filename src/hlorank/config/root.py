@@ -1,24 +1,24 @@
-"""The whole configuration, and its validation."""
+"""The whole configuration and its validation, and the sections of the data and of their places."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from hlorank.config.data_sections import (
-    Address,
-    ComputeConfig,
-    DataConfig,
-    EvaluateConfig,
-    FeaturizeConfig,
-    PartitionConfig,
-    PipelineConfig,
-    TrackingConfig,
-)
 from hlorank.config.extension_point import import_plugin, module_of, registered
-from hlorank.config.section import Registries, Section, mistakes, parse, refused, refused_lines
+from hlorank.config.section import (
+    Registries,
+    Section,
+    available_cores,
+    mistakes,
+    parse,
+    refused,
+    refused_lines,
+    unknown_key,
+)
 from hlorank.config.train_sections import (
     BaselineConfig,
     EnsembleConfig,
@@ -31,13 +31,181 @@ from hlorank.config.train_sections import (
 )
 
 _MISSING = "???"  # Hydra's mark of a value that must be given
+Split = Literal["train", "valid", "test"]
+
+ADDRESS = re.compile(
+    r"layout[:/.](?P<layout>[\w-]+)[:/.](?P<search>default|random|models)|tile[:/.](?P<tile>[\w-]+)", re.ASCII
+)
+"""Address of a collection; paths have `/` where addresses have `:`, and names of models `.`."""
 
 
-def _import(name: str, info: ValidationInfo) -> str:
-    """Import a plugin that the user's own configuration names, which has a validation context."""
-    if info.context is not None:
-        import_plugin(name)
-    return name
+def _check_address(address: str) -> str:
+    if not ADDRESS.fullmatch(address):
+        raise refused("layout/<source>/<default, random or models>, or tile/<source>")
+    return address
+
+
+Address = Annotated[str, AfterValidator(_check_address)]
+
+
+class DataConfig(Section):
+    """An origin, and below its name the settings that the origin's own module declares."""
+
+    model_config = ConfigDict(extra="allow")
+
+    origin: Annotated[str, registered("origins")]
+    """Origin of the graphs, by its name in ORIGINS; the choice of the group sets it."""
+
+    @property
+    def settings(self) -> Any:
+        """The settings of the chosen origin, as composed."""
+        return (self.model_extra or {}).get(self.origin, {})
+
+    @model_validator(mode="after")
+    def _check_settings(self, info: ValidationInfo) -> Self:
+        if origins := (info.context or {}).get("origins"):
+            others = [name for name in sorted(self.model_extra or ()) if name not in origins]
+            wrong = [unknown_key(f"data.{name}", [*origins, "origin"]) for name in others]
+            wrong += mistakes(origins[self.origin].settings, self.settings, f"data.{self.origin}")
+            if wrong:
+                raise refused_lines(wrong)
+        return self
+
+
+Derived = Literal["tile_shares", "tile_remainders", "tile_runs", "tile_loops", "layout_moves"]
+
+
+class FeaturizeConfig(Section):
+    """Stage featurize."""
+
+    scaling: Literal["standard", "minmax"]
+    """standard (mean 0, variance 1) or minmax (0 to 1), fitted on the train split."""
+    log_range: float = Field(ge=0)
+    """Columns whose values on the train split span more than this are first transformed by sign(x) log(1 + |x|)."""
+    opcode_width: int = Field(ge=1)
+    """Width of the opcode embeddings computed from co-occurrence along edges."""
+    prune_hops: int | None = Field(ge=0)
+    """Keep the nodes within this many edges of a configurable node; null keeps all."""
+    prune_edges: bool
+    """Leave out the edges that touch no configurable node."""
+    protobuf: bool
+    """Add the content of <graph>.extra.npz: dot, gather and scatter dimensions, operand shapes."""
+    derived: list[Derived]
+    """Groups of columns derived from shapes. Of tiles: tile_shares (sizes, and shares of the dimensions that they cut),
+    tile_remainders (padding), tile_runs (contiguous bytes), tile_loops (the innermost loop). Of layouts: layout_moves
+    (copies to other layouts than the graph's own; see model.layout_moves)."""
+
+
+class PartitionConfig(Section):
+    """Stage partition."""
+
+    algorithm: Annotated[str, registered("partitioners")]
+    """topological (contiguous blocks), metis (few cut edges) or computation (whole computations where they fit)."""
+    max_nodes: int = Field(ge=1)
+    """Bound of a segment's nodes, its halo not counted. The default is for the small programs of the bundled sample;
+    use about 1000 for graphs of thousands of nodes."""
+    halo: int = Field(ge=0)
+    """Hops around a segment that are computed with it, but not pooled; 0 drops the edges between segments."""
+
+
+class EvaluateConfig(Section):
+    """Stage evaluate."""
+
+    splits: list[Split] = Field(min_length=1)
+    """Splits to score."""
+    memory_bytes: int = Field(ge=1)
+    """Bound of the activations held while scoring, in train's validation too."""
+    index_file: str | None
+    """JSON of graph -> configuration indices (the paper's 1,000-index protocol); null skips the protocol."""
+
+    @model_validator(mode="after")
+    def _check_index_file(self) -> Self:
+        return self.require(
+            self.index_file is None or "valid" in self.splits,
+            "splits",
+            f"valid among them, of which index_file={self.index_file} lists graphs",
+        )
+
+
+class ComputeConfig(Section):
+    """Place where the work on each graph runs; results do not depend on it."""
+
+    form: Literal["serial", "processes", "ray"]
+    """serial (this process), processes (of this machine) or ray (a Ray cluster, which needs the extra `ray`)."""
+    workers: Literal["auto"] | Annotated[int, Field(ge=1)]
+    """Graphs in progress at the same time; auto is one for each core of this machine, or as many as the cluster has
+    room for. Each takes its own memory: use fewer if it runs out. serial ignores it."""
+    retries: int = Field(ge=0)
+    """Times that the work on a graph is repeated after its process died or its node was lost; on this machine at least
+    once, as that tells which graph the process died of."""
+    address: str | None
+    """Ray cluster: auto (the one that runs on this machine), `host:port`, or `ray://host:port` of its client server;
+    only for ray."""
+    cpus: float = Field(gt=0)
+    """CPUs that a graph's task takes of its node, and its threads of BLAS; only for ray."""
+    gpus: float = Field(ge=0)
+    """GPUs that a graph's task takes of its node: above 0, evaluate scores on them; only for ray."""
+    memory_bytes: int | None = Field(ge=1)
+    """Memory that a graph's task takes of its node, so that fewer run there at the same time; null counts CPUs only;
+    only for ray."""
+
+    @model_validator(mode="after")
+    def _check_address(self) -> Self:
+        return self.require(
+            self.form != "ray" or self.address is not None, "address", "auto, host:port or ray://host:port"
+        )
+
+    @classmethod
+    def of_cluster(cls, address: str, gpus: float = 0) -> Self:
+        """Return the section of a command that is given the address of a Ray cluster; it has no configuration file."""
+        resources = {"cpus": 1, "gpus": float(gpus), "memory_bytes": None}
+        return cls.model_validate({"form": "ray", "workers": "auto", "retries": 2, "address": address, **resources})
+
+    @property
+    def process_count(self) -> int:
+        """The number of worker processes on this machine."""
+        return self.workers if self.workers != "auto" else available_cores()
+
+
+class TrackingConfig(Section):
+    """Tracking of runs in MLflow."""
+
+    uri: str
+    """Tracking store; the variable MLFLOW_TRACKING_URI overrides it."""
+    experiment: str
+    """Name of the experiment that runs belong to."""
+    artifacts: str
+    """Artifact folder of a sqlite store; a server has its own."""
+
+
+class Training(Section):
+    """One training of the pipeline."""
+
+    collection: str
+    """Collection, as a path."""
+    method: str
+    """Method or baseline."""
+
+
+class PipelineConfig(Section):
+    """Collections that `dvc repro` runs, as paths, and the methods of each kind of collection."""
+
+    layout: list[Address]
+    """Layout collections."""
+    tile: list[Address]
+    """Tile collections."""
+    methods: list[str]
+    """Methods and baselines of layout collections."""
+    tile_methods: list[str]
+    """Methods of tile collections: full, as a kernel is one segment under any method, and baselines other than
+    default_configuration."""
+    omit: list[str]
+    """Trainings that are left out, as `<collection>-<method>`, such as those that equal another one."""
+    collections: list[str]
+    """All collections; computed from `layout` and `tile`."""
+    trainings: dict[str, Training]
+    """Trainings by their name in dvc.yaml; computed from the other lists: each collection with each method of its
+    kind, without `omit`."""
 
 
 def _local(path: str) -> str:
@@ -66,6 +234,13 @@ class PathsConfig(Section):
     """Archives and partial downloads; outside what DVC deletes."""
     state: Folder
     """Checkpoints to resume from; outside what DVC deletes."""
+
+
+def _import(name: str, info: ValidationInfo) -> str:
+    """Import a plugin that the user's own configuration names, which has a validation context."""
+    if info.context is not None:
+        import_plugin(name)
+    return name
 
 
 class Config(Section):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar, get_args
@@ -134,3 +135,8 @@ def fields_at(section: type[BaseModel], location: Sequence[int | str]) -> Collec
             return []
         section = inner[0]
     return section.model_fields
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal, Self, get_type_hints
 
 from pydantic import BeforeValidator, ConfigDict, Field, create_model, model_serializer, model_validator
 
-from hlorank.config.data_sections import available_cores
 from hlorank.config.extension_point import registered
-from hlorank.config.section import Section, refused
+from hlorank.config.section import Section, available_cores, refused
 
 LayerName = Annotated[str, registered("layers", also=("residual",))]
 LayerNames = Annotated[list[LayerName], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
@@ -130,11 +129,7 @@ class LossTerm(Section):
 
 @cache
 def arguments_section(loss: Callable[..., Any]) -> type[Section]:
-    """Return the section of a loss function's arguments, with the types of its signature.
-
-    Args:
-        loss: a function of scores, labels and the arguments.
-    """
+    """Return the section of the arguments of a loss function after scores and labels, with its signature's types."""
     _, _, *names = inspect.signature(loss).parameters
     hints = get_type_hints(loss)
     arguments: dict[str, Any] = {name: (hints[name], ...) for name in names}
@@ -201,16 +196,12 @@ class TrainerConfig(Section):
     @property
     def worker_count(self) -> int:
         """The number of worker processes on this machine."""
-        if self.workers != "auto":
-            return self.workers
-        return _cores() // 4
+        return self.workers if self.workers != "auto" else _cores() // 4
 
     @property
     def thread_count(self) -> int:
         """The number of threads on this machine."""
-        if self.threads != "auto":
-            return self.threads
-        return max(1, _cores() - self.worker_count)
+        return self.threads if self.threads != "auto" else max(1, _cores() - self.worker_count)
 
 
 class EnsembleConfig(Section):

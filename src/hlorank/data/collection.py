@@ -15,8 +15,8 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from hlorank.config import ConfigError
-from hlorank.config.data_sections import ADDRESS
-from hlorank.config.data_sections import Split as Split  # part of this module's interface, too
+from hlorank.config.root import ADDRESS
+from hlorank.config.root import Split as Split  # part of this module's interface, too
 from hlorank.data.configurations import (
     LAYOUT_VALUES,
     MAX_CONFIGURATIONS,

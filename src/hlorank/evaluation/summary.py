@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from hlorank.config.data_sections import ADDRESS
+from hlorank.config.root import ADDRESS
 from hlorank.data.collection import SPLITS, Collection
 from hlorank.files import METRICS, DataError, one_line, read_json
 from hlorank.terminal import Column, add_table_options, allow_any_encoding, print_table, quiet_pipe

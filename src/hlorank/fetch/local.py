@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from hlorank.compute import SERIAL, map_graphs
 from hlorank.config import ConfigError, Section
-from hlorank.config.data_sections import Address
+from hlorank.config.root import Address
 from hlorank.data.collection import (
     SPLITS,
     Collection,
