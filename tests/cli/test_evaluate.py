@@ -67,5 +67,9 @@ def test_wrong_scores_and_a_missing_root_are_status_2(
     name, values = scores.popitem()
     save(tmp_path / "few.npz", scores)
     save(tmp_path / "nan.npz", scores | {name: values * np.nan})
-    for file, given, named in (("few", options, name), ("nan", options, name), ("few", [], "data/raw: root: ")):
+    for file, given, named in (
+        ("few", options, name),
+        ("nan", options, name),
+        ("few", options[:0], "data/raw: root: "),
+    ):
         assert named in call.error("evaluate", "--collection", LAYOUT, f"{file}.npz", *given)

@@ -350,7 +350,7 @@ def test_what_is_not_compiled(cpu_model: Path, rank: Rank, program: Path, tmp_pa
     before = shutil.copy(program, tmp_path / BEFORE)
     shutil.copy(program, program.with_name("module_0001.m.0003.p.after_dce.before_layout-assignment.hlo.pb"))
     shutil.move(program, program.with_name(BEFORE))
-    compiling = partial(call.json, "rank", "--model", cpu_model)
+    compiling: Rank = partial(call.json, "rank", "--model", cpu_model)
     for ranking, arguments, found in (
         (compiling, [before, "--dump", "before_optimizations"], "before_optimizations"),
         (rank, [before], "before_optimizations"),
@@ -462,7 +462,12 @@ def test_the_ranked_module_is_that_of_the_function(
 
 def test_functions_that_are_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     stages: list[str] = []
-    monkeypatch.setattr("hlorank.cli.programs.in_process", lambda *given: stages.append(given[-1]) or b"")
+
+    def in_process(*given: str) -> bytes:
+        stages.append(given[-1])
+        return b""
+
+    monkeypatch.setattr("hlorank.cli.programs.in_process", in_process)
     for dump in (None, "before_layout_assignment", "before-optimizations"):
         find_programs(["own_mlp:step"], dump, "f32[2]")
     assert stages == [DUMPS[0], DUMPS[0], DUMPS[1]]

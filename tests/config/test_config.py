@@ -280,7 +280,7 @@ def test_threads_and_workers_share_the_cores(
 def test_the_configuration_names_objects_of_plugins(values: dict[str, Any], make_plugin: MakePlugin) -> None:
     """Every stage imports them: a stage that uses no layers may load a model that has them."""
     make_plugin("mine", PLUGIN)
-    for points in (("methods",), EXTENSION_POINTS):
+    for points in (["methods"], [*EXTENSION_POINTS]):
         config = load_composed(changed(values), registries(*points))
         assert "mine" in sys.modules
         assert config.plugin_modules == {"mine"}
