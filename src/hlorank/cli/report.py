@@ -36,14 +36,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="a model folder, the folder of its report, or a folder of several, such as reports; or the id of an "
         "MLflow run, or of a sweep for all of its runs",
     )
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        default=Path("report.html"),
-        metavar="FILE",
-        help="the HTML file (default: %(default)s)",
-    )
+    meaning = "the HTML file (default: %(default)s)"
+    parser.add_argument("-o", "--output", type=Path, default="report.html", metavar="FILE", help=meaning)
     parser.add_argument(
         "--evaluate",
         action="store_true",

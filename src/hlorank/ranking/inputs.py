@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,22 +54,6 @@ class InputGraph:
         return self.stage is not None
 
 
-def _parts(path: Path) -> Iterator[Path | Record]:
-    """Return an npz file itself, or the records of a protobuf or HLO text; each holds one graph."""
-    expected = "an npz file, a protobuf or HLO text"
-    try:
-        if stat.S_ISDIR(path.stat().st_mode):
-            raise DataError("file", expected, "a folder; name the files in it", file=path)
-        if path.suffix == ".npz":
-            yield path
-        else:
-            yield from read_records(path)
-    except FileNotFoundError:
-        raise DataError("file", expected, "no such file", file=path) from None
-    except OSError as error:
-        raise DataError("file", expected, error.strerror or error, file=path) from None
-
-
 @dataclass(frozen=True)
 class GraphReader:
     """Reader of graphs for one model.
@@ -103,10 +86,7 @@ class GraphReader:
                 of them, lacks extra features that the model reads, or is refused by `read_graph` or `read_records`.
         """
         # An error ends a generator, but not a map.
-        return map(self._input, _parts(path))
-
-    def _input(self, part: Path | Record) -> InputGraph:
-        return self._record(part) if isinstance(part, Record) else self._npz(part)
+        return map(self._npz, [path]) if path.suffix == ".npz" else map(self._record, read_records(path))
 
     def _check_size(self, key: str, configurations: int, nodes: int, path: Path) -> None:
         """Refuse too many configurations, or too many choices of their configurable nodes (0 for tiles)."""
