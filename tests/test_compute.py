@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import errno
+import operator
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import psutil
 import pytest
@@ -24,44 +25,30 @@ from hlorank.data.collection import Collection
 from hlorank.featurize.featurize_collection import featurize_collection
 from hlorank.files import DataError, sha256_file
 from hlorank.partition.segment_store import partition_collection
+from tests import worker_functions as work
 from tests.conftest import Settings
 from tests.sections import compute_config
-from tests.worker_functions import (
-    be_killed,
-    die,
-    even,
-    fail,
-    folder_and_plugins,
-    foreign,
-    full_disk,
-    inverse,
-    process_of,
-    treated_and_error,
-    wait_for_the_last,
-)
+from tests.servers import command, free_port
 
 ROOT = Path(__file__).parents[1]
-FORMS = [SERIAL, compute_config(workers=2)]
-TWO = FORMS[1]
+TWO, ONCE = compute_config(workers=2), compute_config(workers=2, retries=0)
+FULL_DISK = partial(work.fail, error=partial(OSError, errno.ENOSPC))
+NO_CONFIG = partial(work.fail, error=ConfigError)
 
 
-def test_results_keep_their_order_and_workers_have_one_thread() -> None:
-    own = os.getpid()
-    assert [*map_graphs(process_of, [], TWO, "test")] == []
-    for config in FORMS:
-        results = [*map_graphs(process_of, range(20), config, "test")]
-        assert [item for item, _, _ in results] == [*range(20)]
-        assert all((process == own) == (config is SERIAL) for _, process, _ in results)
-    assert {threads for _, _, threads in results} == {"1"}
-    again = [*map_graphs(process_of, range(20), TWO, "test")]
-    assert len({process for _, process, _ in results + again}) <= 2, "workers are kept for the next map"
+def test_results_keep_their_order_and_workers_have_one_thread(tmp_path: Path) -> None:
+    assert [*map_graphs(work.process_of, [], TWO, "test")] == []
+    here, there, again = ([*map_graphs(work.process_of, range(20), form, "test")] for form in (SERIAL, TWO, TWO))
+    assert [item for item, _, _ in here] == [item for item, _, _ in there] == [*range(20)]
+    assert {threads for _, _, threads in there} == {"1"}
+    processes = {process for _, process, _ in there + again}
+    assert len(processes) <= 2, "workers are kept for the next map"
+    assert not processes & {process for _, process, _ in here}
     begun: list[int] = []
     next(map_graphs(begun.append, range(100), SERIAL, "test"))
     assert begun == [0], "few items are in progress at a time"
-
-
-def test_a_long_first_item_does_not_hold_up_the_others(tmp_path: Path) -> None:
-    assert all(map_graphs(partial(wait_for_the_last, folder=tmp_path, count=36), range(36), TWO, "test"))
+    # A long first item does not hold up the others.
+    assert all(map_graphs(partial(work.wait_for_the_last, folder=tmp_path, count=36), range(36), TWO, "test"))
 
 
 def test_workers_have_folder_and_plugins_of_their_parent(
@@ -70,56 +57,54 @@ def test_workers_have_folder_and_plugins_of_their_parent(
     make_plugin("mine", "")
     import_plugin("mine")
     monkeypatch.chdir(tmp_path)
-    assert [*map_graphs(folder_and_plugins, range(2), TWO, "test")] == [(tmp_path, ("mine",))] * 2
+    assert [*map_graphs(work.folder_and_plugins, range(2), TWO, "test")] == [(tmp_path, ("mine",))] * 2
 
 
-@pytest.mark.parametrize("config", FORMS)
+@pytest.mark.parametrize("config", [SERIAL, TWO])
 def test_all_bad_items_are_named_and_the_others_finished(config: ComputeConfig) -> None:
-    treated, error = treated_and_error(even, range(5), config)
+    treated, error = work.treated_and_error(work.even, range(5), config)
     assert treated == [0, 2, 4]
     assert isinstance(error, ExceptionGroup)
     found = [(bad.found, bad.file) for bad in error.exceptions if isinstance(bad, DataError)]
     assert found == [(1, Path("a.npz")), (3, Path("a.npz"))]
-    items = [("train", Path("a"), 1), ("valid", Path("raw/b.npz"), 0)]
-    with pytest.raises(ZeroDivisionError) as caught:
-        list(map_graphs(inverse, items, config, "test"))
-    assert caught.value.__notes__ == ["test: valid/b"]
+    _, error = work.treated_and_error(operator.itemgetter(3), [("valid", Path("raw/b.npz"), 0)], config)
+    assert (type(error), error.__notes__) == (IndexError, ["test: valid/b"])
 
 
-@pytest.mark.parametrize(("make", "kind"), [(ConfigError, ConfigError), (full_disk, OSError)])
-def test_a_configuration_error_and_a_full_disk_end_the_work_at_once(
-    make: Callable[[int], Exception], kind: type[Exception]
+@pytest.mark.parametrize(
+    ("function", "config", "items", "kind", "message"),
+    [
+        # These end the work at once.
+        *((NO_CONFIG, form, 1000, ConfigError, "1") for form in (SERIAL, TWO)),
+        *((FULL_DISK, form, 1000, OSError, "[Errno 28] 1") for form in (SERIAL, TWO)),
+        # These cannot be read again where they are raised in a worker.
+        (partial(work.fail, error=partial(work.ForeignError, other=2)), TWO, 1, RuntimeError, "ForeignError: 1 and 2"),
+        (partial(work.fail, error=SystemExit), TWO, 1, RuntimeError, "SystemExit: 1"),
+        (partial(work.fail, error=MemoryError), SERIAL, 1, ComputeError, "test: 1: memory ran out;"),
+    ],
+)
+def test_an_error_keeps_its_message(
+    function: Callable[[int], Any], config: ComputeConfig, items: int, kind: type[Exception], message: str
 ) -> None:
-    for config in FORMS:
-        treated, error = treated_and_error(partial(fail, error=make), range(1, 1000), config)
-        assert (treated, type(error)) == ([], kind)
+    treated, error = work.treated_and_error(function, range(1, items + 1), config)
+    assert (treated, type(error), str(error)[: len(message)]) == ([], kind, message)
 
 
-def test_errors_of_libraries_that_cannot_be_read_again_keep_their_message() -> None:
-    _, error = treated_and_error(partial(fail, error=foreign), range(1, 2), TWO)
-    assert (type(error), str(error)) == (RuntimeError, "ForeignError: 1 and 2")
-    _, error = treated_and_error(partial(fail, error=SystemExit), range(1, 2), TWO)
-    assert (type(error), str(error)) == (RuntimeError, "SystemExit: 1")
-    assert treated_and_error(threading.Thread, range(1), TWO)[1].__notes__ == ["test: 0"]  # type: ignore[arg-type]
-    assert [*map_graphs(even, [2], TWO, "test")] == [2], "the workers are alive"
+def test_a_result_that_cannot_be_sent_is_named_and_ends_no_worker() -> None:
+    assert work.treated_and_error(threading.Thread, range(1), TWO)[1].__notes__ == ["test: 0"]
+    assert [*map_graphs(work.even, [2], TWO, "test")] == [2]
 
 
 def test_the_work_of_a_dead_worker_is_repeated_and_a_graph_that_always_ends_it_is_named(tmp_path: Path) -> None:
-    function = partial(die, folder=tmp_path, deadly={2, 5}, deaths=1)
-    assert [*map_graphs(function, range(60), compute_config(workers=2, retries=2), "test")] == [*range(60)]
+    function = partial(work.die, folder=tmp_path, deadly={2, 5}, deaths=1)
+    assert [*map_graphs(function, range(60), TWO, "test")] == [*range(60)]
     assert len([*tmp_path.iterdir()]) < 120, "results before a death are kept"
-    function = partial(die, folder=tmp_path, deadly={2}, deaths=99)
-    treated, error = treated_and_error(function, range(8), compute_config(workers=2, retries=0))
-    assert treated == [0, 1, 3, 4, 5, 6, 7]
-    assert isinstance(error, ComputeError)
-    assert str(error).startswith("test: 2: its worker died, EXIT(3); if memory ran out")
-
-
-def test_a_lack_of_memory_is_one_line() -> None:
-    _, error = treated_and_error(be_killed, range(1, 2), compute_config(workers=1, retries=0))  # type: ignore[arg-type]
-    assert "test: 1: its worker died, SIGKILL(-9)" in str(error)
-    _, error = treated_and_error(partial(fail, error=MemoryError), range(1, 2), SERIAL)
-    assert (type(error), str(error).partition(";")[0]) == (ComputeError, "test: 1: memory ran out")
+    treated, error = work.treated_and_error(partial(function, deaths=99), range(8), ONCE)
+    assert treated == [0, 1, 3, 4, 6, 7]
+    assert isinstance(error, ExceptionGroup)
+    assert [str(one).partition(";")[0] for one in error.exceptions if isinstance(one, ComputeError)] == [
+        f"test: {item}: its worker died, SIGKILL(-9)" for item in (2, 5)
+    ]
 
 
 SCRIPT = """
@@ -173,29 +158,27 @@ def test_any_number_of_workers_writes_the_same_bytes(
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Address of a Ray cluster of one node with two CPUs, and a token."""
-    for name, value in {"MODE": "token", "TOKEN": secrets.token_hex(32)}.items():
-        monkeypatch.setenv(f"RAY_AUTH_{name}", value)
+    for name, value in {
+        "AUTH_MODE": "token",
+        "AUTH_TOKEN": secrets.token_hex(),
+        "raylet_start_wait_time_s": "150",
+    }.items():
+        monkeypatch.setenv(f"RAY_{name}", value)
     monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")
-    ray = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--disable-usage-stats"]
-    ray += ["--node-ip-address=127.0.0.1", "--num-cpus=2", "--include-dashboard=false"]
-    ray += ['--resources={"hlorank_measure": 1}']
     with TemporaryDirectory(prefix="ray", dir="/tmp") as root:  # sockets are in it, and their paths are limited
-        for _ in range(5):  # Ray gives up after 30 seconds, which are few on a busy machine
-            with socket.create_server(("127.0.0.1", 0)) as server:
-                port = server.getsockname()[1]
-            command = [*ray, f"--port={port}", f"--temp-dir={root}"]
-            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as node:
-                assert node.stdout is not None
-                if not any("Ray runtime started" in line for line in node.stdout):
-                    continue
-                yield f"127.0.0.1:{port}"
-                processes = [*psutil.Process(node.pid).children(recursive=True), psutil.Process(node.pid)]
-                for process in processes:
-                    with suppress(psutil.NoSuchProcess):
-                        process.kill()
-                psutil.wait_procs(processes, timeout=30)
-                return
-        pytest.fail("Ray does not start")
+        address = f"127.0.0.1:{free_port()}"
+        options = ["--head", "--block", "--disable-usage-stats", "--include-dashboard=false", f"--temp-dir={root}"]
+        options += [f"--port={address[10:]}", "--node-ip-address=127.0.0.1", "--num-cpus=2"]
+        start = command("ray", "start", *options, '--resources={"hlorank_measure": 1}')
+        with subprocess.Popen(start, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as node:
+            assert node.stdout is not None
+            assert any("Ray runtime started" in line for line in node.stdout)
+            yield address
+            processes = [*psutil.Process(node.pid).children(recursive=True), psutil.Process(node.pid)]
+            for process in processes:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(processes, timeout=30)
 
 
 ON_RAY = """
@@ -207,7 +190,9 @@ from hlorank.config import FeaturizeConfig
 from hlorank.data.collection import Collection
 from hlorank.featurize.featurize_collection import featurize_collection
 from tests.sections import compute_config
-from tests.worker_functions import die, even, fail, full_disk, process_of, treated_and_error
+from tests.servers import command, free_port
+from tests.test_compute import FULL_DISK
+from tests.worker_functions import die, even, process_of, treated_and_error
 
 address, raw, featurize = sys.argv[1:]
 config = compute_config(form="ray", address=address, workers="auto", retries=1)
@@ -222,7 +207,7 @@ for name, compute in (("here", SERIAL), ("there", config)):
     collection, settings = Collection.parse("layout:synthetic:random"), FeaturizeConfig.model_validate_json(featurize)
     featurize_collection(Path(raw), collection, settings, Path(name), compute)
 for function, items in [(partial(die, folder=folder, deadly={9}, deaths=9), range(8, 11)), (even, range(3)),
-                        (partial(fail, error=full_disk), range(1, 100))]:
+                        (FULL_DISK, range(1, 100))]:
     treated, error = treated_and_error(function, items, config)
     print(treated, type(error).__name__, str(error)[:40], sep="|")
 print(treated_and_error(even, range(2), config.model_copy(update={"cpus": 64}))[1])
@@ -243,7 +228,7 @@ def test_nodes_of_a_ray_cluster_do_and_report_what_one_process_does(
     died, failed, full, refused, measured = [line for line in printed.splitlines() if "(raylet)" not in line]
     assert died.startswith("[8, 10]|ComputeError|test: 9: its worker died, WorkerCrashed")
     assert failed == "[0, 2]|DataError|a.npz: item: expected an even number, fo"
-    assert full == "[]|OSError|[Errno 28] No space left on device: '1'"
+    assert full == "[]|OSError|[Errno 28] 1"
     assert refused == "compute=ray: no node of the cluster has what a task takes: CPU 64; see `ray status`"
     assert measured == "2"
     assert _digests(tmp_path / "here") == _digests(tmp_path / "there")
@@ -259,7 +244,7 @@ def test_an_address_without_a_cluster_is_refused_at_once_and_a_missing_extra_is_
 ) -> None:
     pytest.importorskip("ray")
     with pytest.raises(ConfigError, match=rf"^compute\.address={address}: no Ray cluster answers: .*ray start"):
-        list(map_graphs(even, [2], compute_config(form="ray", address=address), "test"))
+        list(map_graphs(work.even, [2], compute_config(form="ray", address=address), "test"))
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"Ray is not installed; pip install .*ray"):
-        list(map_graphs(even, [2], compute_config(form="ray", address="auto"), "test"))
+        list(map_graphs(work.even, [2], compute_config(form="ray", address="auto"), "test"))

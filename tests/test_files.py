@@ -79,21 +79,30 @@ def test_messages_are_one_printable_line() -> None:
 def test_paths_of_the_configuration_are_portable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SHARED_VARIABLE, "/some/where")
     monkeypatch.setenv("HOME", "/home/me")
-    assert resolve_path("$HLORANK_SHARED/data/x") == Path("/some/where/data/x")
-    assert resolve_path("$HLORANK_SHARED") == Path("/some/where")
-    assert resolve_path("$HLORANK_SHARED_NOT/x") == Path("$HLORANK_SHARED_NOT/x")
-    assert resolve_path("~/x") == Path("/home/me/x")
-    assert resolve_path(Path("data/x")) == Path("data/x")
+    for path, resolved in {
+        "$HLORANK_SHARED/data/x": "/some/where/data/x",
+        "$HLORANK_SHARED": "/some/where",
+        "$HLORANK_SHARED_NOT/x": "$HLORANK_SHARED_NOT/x",
+        "~/x": "/home/me/x",
+        "data/x": "data/x",
+    }.items():
+        assert resolve_path(path) == resolve_path(Path(path)) == Path(resolved)
     monkeypatch.setenv(SHARED_VARIABLE, "")
     assert shared_dir() == Path("../shared")
 
 
-def test_an_atomic_file_appears_whole_in_a_new_folder_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "folder" / "file"
-    with atomic_path(path) as temporary:
-        temporary.write_text("whole")
-        assert temporary.parent == path.parent  # the same file system
-        assert not path.exists()
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_an_atomic_file_appears_whole_in_a_new_folder_or_not_at_all(tmp_path: Path, mask: int, mode: int) -> None:
+    path, before = tmp_path / "new" / "folder" / "file", os.umask(mask)
+    try:
+        with atomic_path(path) as temporary:
+            temporary.write_text("half")
+            assert temporary.parent == path.parent  # the same file system
+            assert not path.exists()
+        write_text(path, "ü")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == mode
 
     def fail(file: Any) -> None:
         file.write(b"half of the n")
@@ -101,19 +110,8 @@ def test_an_atomic_file_appears_whole_in_a_new_folder_or_not_at_all(tmp_path: Pa
 
     with pytest.raises(RuntimeError, match="disk"):
         write_atomic(path, fail)
-    assert path.read_text() == "whole"
+    assert path.read_bytes() == "ü".encode()
     assert list(path.parent.iterdir()) == [path]
-
-
-@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
-def test_files_follow_the_umask(tmp_path: Path, mask: int, mode: int) -> None:
-    before = os.umask(mask)
-    try:
-        write_text(tmp_path / "file", "ü")
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
-    assert (tmp_path / "file").read_bytes() == "ü".encode()
 
 
 def test_an_atomic_folder_replaces_the_old_one_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -133,31 +131,19 @@ def test_an_atomic_folder_replaces_the_old_one_whole_or_not_at_all(tmp_path: Pat
 def test_json_has_sorted_keys(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     write_json(path, {"b": [1, 2.5, None], "a": {"d": "é", "c": True}})
-    assert read_json(path) == {"b": [1, 2.5, None], "a": {"d": "é", "c": True}}
-    assert path.read_text().index('"a"') < path.read_text().index('"b"')
+    assert [*read_json(path).items()] == [("a", {"c": True, "d": "é"}), ("b", [1, 2.5, None])]
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(path, {"a": float("nan")})
     assert path.read_text().endswith("}\n")
 
 
-@pytest.mark.parametrize(
-    ("content", "expected", "found"),
-    [
-        (None, "a JSON file", "no such file"),
-        (b"{", "valid JSON", "line 1 column 2"),
-        (b"\xff\xfe{}", "valid JSON", "utf-8"),
-        (b"[1]", "a JSON object", "list"),
-        (b"", "valid JSON", "line 1 column 1"),
-    ],
-)
-def test_broken_json_is_named(tmp_path: Path, content: bytes | None, expected: str, found: str) -> None:
+@pytest.mark.parametrize("content", [None, b"{", b"\xff\xfe{}", b"[1]", b"", b"[" * 10**5])
+def test_broken_json_is_named(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "a.json"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=r"a\.json: file: expected .*JSON"):
         read_json(path)
-    assert (caught.value.file, caught.value.expected) == (path, expected)
-    assert found in str(caught.value.found)
 
 
 @pytest.mark.parametrize(
@@ -191,13 +177,11 @@ def test_object_arrays_and_other_files_are_neither_written_nor_mapped(tmp_path: 
     assert not path.exists()
     np.save(path, np.array([{}], dtype=object), allow_pickle=True)
     np.savez(tmp_path / "a.npz", a=np.arange(3))
-    others = [path, tmp_path, tmp_path / "none.npy", tmp_path / "a.npz"]
     for number, shape in enumerate([(-1, 3), (2**70,), (2**70, 0), (5,)]):
-        others.append(tmp_path / f"{number}.npy")
-        with others[-1].open("wb") as file:
+        with (tmp_path / f"{number}.npy").open("wb") as file:
             npy.write_array_header_1_0(file, {"descr": "<i8", "fortran_order": False, "shape": shape})
             file.write(bytes(32))
-    for other in others:
+    for other in (*tmp_path.iterdir(), tmp_path, tmp_path / "none.npy"):
         with pytest.raises(DataError, match="file: "):
             map_array(other)
 
@@ -217,14 +201,10 @@ def test_errors_name_a_relative_path_and_not_its_temporary_file(
 
 def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path, found in (
-        (tmp_path / "pipe", "a pipe or a device"),
-        (tmp_path, "a folder"),
-        (tmp_path / "none", "no such file"),
-        (Path(os.devnull), "a pipe or a device"),
-    ):
-        with pytest.raises(DataError, match=f"file: expected data, found {found}$"):
+    for path in (tmp_path / "pipe", tmp_path, tmp_path / "none", tmp_path / ("x" * 300), Path(os.devnull)):
+        with pytest.raises(DataError, match="file: expected data, found ") as caught:
             open_file(path, "data")
+        assert caught.value.file == path
 
 
 def test_fingerprints_depend_on_content_and_not_on_key_order() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hlorank.compute import map_graphs
 from hlorank.config import ComputeConfig
@@ -33,25 +32,17 @@ def even(item: int) -> int:
     return item
 
 
-def inverse(item: tuple[str, Path, int]) -> float:
-    return 1 / item[2]
-
-
 def fail(item: int, error: Callable[[int], BaseException]) -> NoReturn:
     raise error(item)
 
 
 def die(item: int, folder: Path, deadly: set[int], deaths: int) -> int:
-    """Return the item; the first calls of a deadly item end the process."""
+    """Return the item; the first calls of a deadly item kill the process."""
     calls = len([*folder.glob(f"{item}.*")])
     (folder / f"{item}.{calls}").touch()
     if item in deadly and calls < deaths:
-        os._exit(3)
+        os.kill(os.getpid(), signal.SIGKILL)
     return item
-
-
-def be_killed(item: int) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def wait_for_the_last(item: int, folder: Path, count: int) -> bool:
@@ -64,24 +55,17 @@ def wait_for_the_last(item: int, folder: Path, count: int) -> bool:
     return item > 0 or (folder / "done").exists()
 
 
-def full_disk(item: int) -> OSError:
-    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(item))
-
-
-def foreign(item: int) -> ForeignError:
-    return ForeignError(item, 2)
+def folder_and_plugins(_: int) -> tuple[Path, tuple[str, ...]]:
+    return Path.cwd(), imported_plugins()
 
 
 def treated_and_error(
-    function: Callable[[int], int], items: range, config: ComputeConfig
-) -> tuple[list[int], BaseException]:
-    treated: list[int] = []
+    function: Callable[[Any], Any], items: Sequence[Any], config: ComputeConfig
+) -> tuple[list[Any], BaseException]:
+    """Return the results before the error that ends the work, and the error."""
+    treated: list[Any] = []
     try:
         treated.extend(map_graphs(function, items, config, "test"))
     except BaseException as error:
         return treated, error
     raise AssertionError(treated)
-
-
-def folder_and_plugins(_: int) -> tuple[Path, tuple[str, ...]]:
-    return Path.cwd(), imported_plugins()
