@@ -158,12 +158,8 @@ def test_any_number_of_workers_writes_the_same_bytes(
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Address of a Ray cluster of one node with two CPUs, and a token."""
-    for name, value in {
-        "AUTH_MODE": "token",
-        "AUTH_TOKEN": secrets.token_hex(),
-        "raylet_start_wait_time_s": "150",
-    }.items():
-        monkeypatch.setenv(f"RAY_{name}", value)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex())
     monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")
     with TemporaryDirectory(prefix="ray", dir="/tmp") as root:  # sockets are in it, and their paths are limited
         address = f"127.0.0.1:{free_port()}"

@@ -115,7 +115,8 @@ def _run(arguments: list[str], folder: str, variables: Mapping[str, str]) -> int
     os.environ.clear()
     os.environ.update(variables)
     module = arguments[0] == "-m"
-    sys.argv, sys.path[0] = arguments[module:], folder
+    added = [place for place in variables.get("PYTHONPATH", "").split(":") if place not in sys.path]
+    sys.argv, sys.path[:1] = arguments[module:], [folder, *added]
     code: Any = 1
     try:
         if module:

@@ -1,23 +1,27 @@
 """Pages whose commands are executed, one after the other, in a copy of the repository with tiny settings.
 
 The pages stay as they are: only the values of conf/ are smaller. Commands that need a network, a cluster or
-hours are left out here; test_commands.py parses all commands.
+hours are left out here; test_commands.py parses all commands. Notebooks and examples run as well.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import pytest
 from omegaconf import OmegaConf
 
+from hlorank.data.collection import read_graph
 from tests.docs.blocks import PAGES, ROOT, Block, blocks
 from tests.servers import free_port
 from tests.warm import warm_programs
@@ -76,6 +80,7 @@ hlorank() {
   esac
 }
 curl() { command curl --fail-with-body "$@"; }
+pip() { command python -m pip install -q --no-build-isolation --no-deps --no-index -t site "${@: -1}"; }
 mlflow() { :; }
 dvc() {
   case "$*" in *experiment=kaggle_6* | *"-n short" | *"-n synthetic") return ;; esac
@@ -149,15 +154,6 @@ git commit -qam Results
 """What a reader has: results, programs, dumps, a collection that the small pipeline omits, a committed dvc.lock."""
 
 
-def shrink(conf: Path, changes: Mapping[str, Mapping[str, Any]]) -> None:
-    """Change values of files, and keep the line that names their package."""
-    for name, values in changes.items():
-        text = (conf / name).read_text(encoding="utf-8")
-        package = text.partition("\n")[0] + "\n" if text.startswith("# @package") else ""
-        merged = OmegaConf.merge(OmegaConf.create(text), OmegaConf.create(dict(values)))
-        (conf / name).write_text(package + OmegaConf.to_yaml(merged), encoding="utf-8")
-
-
 class Clone:
     """A copy of the repository with tiny settings."""
 
@@ -170,7 +166,11 @@ class Clone:
             if (ROOT / name).is_file() and not LARGE.match(name):
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, root / name)
-        shrink(root / "conf", TINY)
+        for name, values in TINY.items():  # the line that names their package stays
+            text = (root / "conf" / name).read_text(encoding="utf-8")
+            package = text.partition("\n")[0] + "\n" if text.startswith("# @package") else ""
+            merged = OmegaConf.merge(OmegaConf.create(text), OmegaConf.create(values))
+            (root / "conf" / name).write_text(package + OmegaConf.to_yaml(merged), encoding="utf-8")
 
     def shell(self, script: str) -> None:
         """Run a script as a user of the repository would."""
@@ -184,7 +184,7 @@ class Clone:
                 **{name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_TRACKING")},
                 **names,
                 "PATH": f"{self.root}/.venv/bin:{os.environ['PATH']}",
-                "PYTHONPATH": str(self.root / "src"),
+                "PYTHONPATH": f"{self.root}/site:{self.root}/src",
                 "PIP_NO_INDEX": "1",
             },
             stdin=subprocess.DEVNULL,
@@ -224,6 +224,74 @@ def test_a_page_runs(page: str, clone: Clone) -> None:
 def test_a_command_that_fails_is_noticed(command: str, clone: Clone) -> None:
     with pytest.raises(AssertionError):
         clone.shell(command)
+
+
+def apply(page: str, root: Path) -> None:
+    """Write the files of the code blocks of a page into a folder, and change them as its diffs say."""
+    for block in blocks(page):
+        first, _, text = block.text.partition("\n")
+        if not first.strip().startswith("# "):
+            continue
+        path = root / first.strip().removeprefix("# ")
+        if block.language == "diff":
+            content, before = path.read_text(encoding="utf-8"), " "
+            for line in text.splitlines(keepends=True):
+                if line.startswith("+"):
+                    content = content.replace(before[1:], before[1:] + line[1:])
+                before = line
+                assert content.count(line[1:]) == 1, line
+            path.write_text(content, encoding="utf-8")
+        else:
+            assert not path.exists(), path
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_package_of_its_own_trains_and_ranks(clone: Clone) -> None:
+    """The how-to of extensions is followed to the letter, with the package installed; then its name is not given."""
+    page = "docs/how-to/extend.md"
+    apply(page, clone.root)
+    text = "".join(block.text for block in blocks(page) if block.language == "bash")
+    refused = f"unset HLORANK_PLUGINS\n{text.splitlines()[-1]} 2> refused || [ $? = 2 ]"
+    clone.shell(f"{text}{refused}\ngrep -q HLORANK_PLUGINS=my_package refused")
+    spec = json.loads((clone.root / "models/layout/cpu/random/gst_f/spec.json").read_text())
+    assert list(spec["plugins"]) == ["my_package"]
+    assert spec["model"]["block"] == ["layer_norm", "my_conv", "gelu", "residual"]
+    assert (clone.root / "reports/layout/cpu/random/gst_f/metrics.json").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")  # plt.show() without a screen
+@pytest.mark.parametrize("notebook", sorted((ROOT / "docs").rglob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_runs(
+    notebook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(notebook.parent)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    matplotlib.use("Agg")
+    names: dict[str, Any] = {}
+    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+            printed = capsys.readouterr().out
+            shown = [line for output in cell["outputs"] for line in output.get("text", [])]
+            assert len(printed.splitlines()) == len(shown), printed  # scores may differ in the last digits
+            # Words and whole numbers do not differ, except for the ranking.
+            pattern = r"[a-z_.]{3,}|\d+ (?=nodes|configurations)"
+            assert re.findall(pattern, printed) == re.findall(pattern, "".join(shown))
+
+
+def test_the_example_writes_a_valid_npz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts = [block.text for block in blocks("docs/how-to/use-your-own-npz.md") if block.language == "python"]
+    (example,) = [text for text in texts if "write_graph" in text]
+    exec(example, {})
+    (path,) = tmp_path.rglob("*.npz")
+    assert path.relative_to(tmp_path) == Path("mine/layout/own/random/product.npz")
+    measured = read_graph(path, "layout")
+    assert measured.graph.edge_index.tolist() == [[2, 0], [2, 1]]
+    assert measured.measurements.runtime.tolist() == [700, 400]
 
 
 def test_every_page_with_commands_is_executed_or_says_why_not() -> None:

@@ -1,0 +1,124 @@
+"""The pages agree with the code, as far as that can be tested: links, names, and tables."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hlorank.models import compression
+from hlorank.models.baselines.baseline import BASELINES
+from hlorank.models.layers.registry import LAYERS, RESIDUAL
+from hlorank.training.methods import METHODS
+from scripts.reference import GENERATED, keys, rewritten
+from tests.conftest import MakeModel
+from tests.docs.blocks import PAGES, ROOT, blocks
+from tests.docs.test_commands import TARGETS
+
+TEXTS = {name: page.read_text(encoding="utf-8") for name, page in PAGES.items()}
+TEXTS["CONTRIBUTING.md"] = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+_CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_SHELL = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_INLINE = re.compile(r"`([^`\n]+)`")
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+every_page = pytest.mark.parametrize("page", TEXTS)
+
+
+def anchors(page: str) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub generates them."""
+    headings = re.findall(r"^#+ +(.+)$", _CODE.sub("", TEXTS[page]), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@every_page
+def test_relative_links_resolve(page: str) -> None:
+    for link in _LINK.findall(_CODE.sub("", TEXTS[page])):
+        path, _, anchor = link.partition("#")
+        if "://" not in link:
+            target = (ROOT / page).parent.joinpath(path).resolve() if path else ROOT / page
+            assert target.exists(), link
+            assert not anchor or anchor in anchors(str(target.relative_to(ROOT))), link
+
+
+def test_every_page_is_in_the_index() -> None:
+    linked = {(ROOT / "docs" / link).resolve() for link in _LINK.findall(TEXTS["docs/README.md"])}
+    assert {ROOT / name for name in TEXTS if not name.endswith("README.md")} <= linked
+
+
+@pytest.fixture(scope="module")
+def known() -> set[str]:
+    """All keys of the configuration, as the reference documents them."""
+    return {key for table in keys().values() for key in re.findall(r"^\| `([\w.]+)`", table, re.MULTILINE)}
+
+
+@every_page
+def test_what_commands_name_exists(page: str, known: set[str]) -> None:
+    """In blocks and in the text: targets of make, modules, files of groups, and keys of the configuration."""
+    text = "\n".join([*_SHELL.findall(TEXTS[page]), *_INLINE.findall(_CODE.sub("", TEXTS[page]))])
+    assert {*re.findall(r"(?:^|&& )make ([a-z-]+)", text, re.MULTILINE)} <= TARGETS
+    for module in re.findall(r"python -m (hlorank[\w.]*)", text.replace("$stage", "fetch")):
+        assert importlib.util.find_spec(module.rstrip(".")) is not None, module
+    groups = "|".join(path.name for path in (ROOT / "conf").iterdir() if path.is_dir())
+    for group, choices in re.findall(rf"(?:^|[ '])({groups})=([\w,]+)", text, re.MULTILINE):
+        for choice in choices.split(","):
+            folders = ROOT / "conf", ROOT / "examples/reproductions/reproductions/conf"
+            assert any((folder / group / f"{choice}.yaml").is_file() for folder in folders), f"{group}={choice}"
+    overrides = re.findall(r"(?:^|[ '])([a-z_]+(?:\.[a-z_]+)+)=", text, re.MULTILINE)
+    assert {key for key in overrides if not key.startswith(("hydra.", "vm."))} <= known  # vm.: of sysctl
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_python_imports_what_there_is(page: str) -> None:
+    for block in blocks(page):
+        if block.language == "python" and not re.match(r"# (src|tests)/", block.text):
+            for node in ast.walk(ast.parse(block.text)):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hlorank"):
+                    module = importlib.import_module(node.module or "")
+                    assert all(hasattr(module, name.name) for name in node.names)
+
+
+# The collection of models is measured in the background: new graphs come before the table.
+@pytest.mark.parametrize("name", sorted(GENERATED.keys() - {"data/models/README.md"}))
+def test_tables_are_those_of_the_code(name: str) -> None:
+    assert rewritten(name, ROOT / name) == TEXTS[name], "run `make reference`"
+
+
+def test_a_page_without_a_place_for_a_table_is_refused(tmp_path: Path) -> None:
+    page = tmp_path / "cli.md"
+    page.write_text("<!-- command: rank -->\n<!-- end -->\n")
+    with pytest.raises(ValueError, match=r"'register'.*\['rank'\]"):
+        rewritten("docs/reference/cli.md", page)
+
+
+def test_methods_and_layers_are_documented(make_model: MakeModel) -> None:
+    gst, model = TEXTS["docs/explanation/gst.md"], make_model()
+    assert re.findall(r"^\| `(\w+)` \| (?:one segment|segments)", gst, re.MULTILINE) == list(METHODS)
+    assert re.findall(r"^\| `(\w+)` \| no segments", gst, re.MULTILINE) == list(BASELINES)
+    rows = re.findall(r"^\| [^|]*\(`(\w+)`\) \| ([^|]*) \|", gst, re.MULTILINE)
+    mixing = {name: kind.make(model.config, model.config.width).mixing.value for name, kind in LAYERS.items()}
+    assert {name: kind for kind, names in rows for name in _INLINE.findall(names)} == mixing
+    section = TEXTS["docs/reference/layers.md"].split("\n## ")[1]
+    rows = re.findall(r"^\| (`[^|]*`) \|", section, re.MULTILINE)
+    assert sorted(_INLINE.findall(" ".join(rows))) == sorted([*LAYERS, RESIDUAL])
+
+
+def test_the_example_of_colour_refinement_is_that_of_the_code() -> None:
+    rows = re.findall(r"^\| \d, \w+ \|(.*)\|$", TEXTS["docs/explanation/gst.md"], re.MULTILINE)
+    # The colours before, after one and after two layers.
+    arrays = re.findall(r"^array\((\[\[.*?\]\])\)", compression.__doc__ or "", re.MULTILINE | re.DOTALL)
+    table = [[int(cell) for cell in row.split("|")] for row in rows]
+    assert np.hstack([ast.literal_eval(array) for array in arrays]).tolist() == table
+
+
+def test_every_dependency_is_documented() -> None:
+    project: Any = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    words = set(re.findall(r"[\w-]+", " ".join(re.findall(r"^\|.*", TEXTS["docs/dependencies.md"], re.MULTILINE))))
+    assert {re.split(r"[<>=\[]", name)[0] for group in groups for name in group} <= words
