@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
 import os
@@ -13,7 +12,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
@@ -48,21 +46,10 @@ class Browser:
         self._number, self._buffer = 0, b""
         ours, theirs = os.pipe(), os.pipe()
         reads, writes = (fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (ours[0], theirs[1]))
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                _LAUNCH,
-                str(reads),
-                str(writes),
-                program,
-                *_FLAGS,
-                f"--user-data-dir={self._profile}",
-            ],
-            pass_fds=(reads, writes),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        launch = [sys.executable, "-c", _LAUNCH, str(reads), str(writes), program, *_FLAGS]
+        launch.append(f"--user-data-dir={self._profile}")
+        quiet = subprocess.DEVNULL
+        self._process = subprocess.Popen(launch, pass_fds=(reads, writes), stdout=quiet, stderr=quiet)
         for end in (reads, writes, ours[0], theirs[1]):
             os.close(end)
         self._write, self._read = ours[1], theirs[0]
@@ -75,9 +62,7 @@ class Browser:
     def __enter__(self) -> Browser:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.terminate()
         self._process.wait(timeout=30)
         os.close(self._write)
@@ -183,8 +168,3 @@ class Browser:
         text = {"Enter": "\r", " ": " "}.get(key, "")
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=codes[key], text=text)
-
-    def screenshot(self, path: Path, whole: bool = False) -> None:
-        """Write a PNG of what is visible, or of the whole page."""
-        answer = self.call("Page.captureScreenshot", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(answer["data"]))

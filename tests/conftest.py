@@ -332,12 +332,7 @@ def linear_model(tiny_collections: Path, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(scope="session")
 def history() -> Callable[[Path], list[dict[str, str]]]:
     """Read history.csv of a model folder."""
-
-    def read(folder: Path) -> list[dict[str, str]]:
-        with (folder / "history.csv").open(newline="") as file:
-            return list(csv.DictReader(file))
-
-    return read
+    return lambda folder: [*csv.DictReader((folder / "history.csv").read_text().splitlines())]
 
 
 @pytest.fixture(scope="session")
