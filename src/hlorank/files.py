@@ -27,16 +27,11 @@ log = logging.getLogger(__name__)
 SHARED_VARIABLE = "HLORANK_SHARED"
 
 # Files that one package writes and others read.
-SPEC = "spec.json"
-"""Specification of a folder of features, segments or a model; written last, so that a folder with it is complete."""
-METRICS = "metrics.json"
-"""Figures of a stage's output, which DVC shows."""
-WEIGHTS = "weights.safetensors"
-"""Weights of a model."""
-HISTORY = "history.csv"
-"""Learning curve of a training, a row for each epoch."""
-RUN = "run.json"
-"""MLflow run of a training."""
+SPEC, METRICS = "spec.json", "metrics.json"
+"""Specification of a folder of features, segments or a model, written last, so that a folder with it is complete; and
+figures of a stage's output, which DVC shows."""
+WEIGHTS, HISTORY, RUN = "weights.safetensors", "history.csv", "run.json"
+"""Of a training: the weights, the learning curve with a row for each epoch, and the MLflow run."""
 LOCKS = "locks"
 """Folder of locks in `paths.state`."""
 
@@ -104,11 +99,8 @@ def resolve_path(path: str | Path) -> Path:
     A leading `$HLORANK_SHARED` is replaced by `shared_dir()`, a leading `~` by the home folder, so that params.yaml and
     MLflow record portable paths.
     """
-    text = str(path)
-    prefix = f"${SHARED_VARIABLE}"
-    if text == prefix or text.startswith(prefix + "/"):
-        return shared_dir() / text[len(prefix) :].lstrip("/")
-    return Path(text).expanduser()
+    first, *others = Path(path).parts or ("",)
+    return shared_dir().joinpath(*others) if first == f"${SHARED_VARIABLE}" else Path(path).expanduser()
 
 
 @contextmanager
@@ -284,8 +276,6 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested parameters with dotted names, as MLflow shows them in columns."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
-        if isinstance(value, Mapping):
-            flat.update(flatten(value, f"{prefix}{key}."))
-        else:
-            flat[prefix + key] = value
+        name = prefix + key
+        flat |= flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
     return flat

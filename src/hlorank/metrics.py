@@ -2,7 +2,8 @@
 
 Every function is about ONE graph; a collection's figure is the mean over its graphs. A graph whose runtimes are all
 equal has nothing to rank: its Kendall tau and its ordered pair accuracy are NaN, and callers leave it out and report
-the number of graphs left out.
+the number of graphs left out. Scores and runtimes are vectors (configurations,) of any finite numbers; a ValueError
+names different lengths, and the first value that is NaN or infinite.
 """
 
 from __future__ import annotations
@@ -54,16 +55,7 @@ def _tied_pairs(*columns: NDArray[Any]) -> int:
 def kendall_tau(score: ArrayLike, runtime: ArrayLike) -> float:
     """Return Kendall's tau-b of scores and runtimes, in O(n log n).
 
-    Args:
-        score: (configurations,) any finite numbers.
-        runtime: (configurations,) any finite numbers.
-
-    Returns:
-        -1..1. Where tau-b is 0/0: NaN if all runtimes are equal (nothing to rank), else 0.0 if all scores are equal (no
-        ranking).
-
-    Raises:
-        ValueError: the lengths of `score` and `runtime` differ, or a value is NaN or infinite.
+    Where tau-b is 0/0: NaN if all runtimes are equal (nothing to rank), else 0.0 if all scores are equal (no ranking).
     """
     scores, runtimes = _pair(score, runtime)
     if _constant(runtimes):
@@ -78,15 +70,7 @@ def kendall_tau(score: ArrayLike, runtime: ArrayLike) -> float:
 def ordered_pair_accuracy(score: ArrayLike, runtime: ArrayLike) -> float:
     """Return the share of pairs with runtime_i > runtime_j that also have score_i > score_j (OPA), in O(n log n).
 
-    Args:
-        score: (configurations,) any finite numbers.
-        runtime: (configurations,) any finite numbers.
-
-    Returns:
-        0..1; without ties tau = 2 OPA - 1. NaN if all runtimes are equal.
-
-    Raises:
-        ValueError: the lengths of `score` and `runtime` differ, or a value is NaN or infinite.
+    Without ties tau = 2 OPA - 1. NaN if all runtimes are equal.
     """
     scores, runtimes = _pair(score, runtime)
     if _constant(runtimes):
@@ -102,17 +86,7 @@ def ordered_pair_accuracy(score: ArrayLike, runtime: ArrayLike) -> float:
 
 
 def ranking(score: ArrayLike) -> NDArray[np.int64]:
-    """Return the configurations from fastest to slowest: indices by ascending score, ties by index.
-
-    Args:
-        score: (configurations,) any finite numbers.
-
-    Returns:
-        (configurations,) int64.
-
-    Raises:
-        ValueError: a value is NaN or infinite.
-    """
+    """Return the configurations from fastest to slowest: indices by ascending score, ties by index."""
     return np.argsort(_vector("score", score), kind="stable")
 
 
@@ -128,8 +102,7 @@ def top_k_slowdown(score: ArrayLike, runtime: ArrayLike, k: int) -> float:
         (best runtime among the k lowest scores - best runtime) / best runtime, at least 0.
 
     Raises:
-        ValueError: there are no configurations, `k` is below 1, a runtime is not positive (as withheld labels are), the
-            lengths of `score` and `runtime` differ, or a value is NaN or infinite.
+        ValueError: there are no configurations, `k` is below 1, or a runtime is not positive, as withheld labels are.
     """
     scores, runtimes = _pair(score, runtime)
     if k < 1:
@@ -167,15 +140,7 @@ def noise_ceiling(tau_half: float) -> float:
 
 
 def group_medians(group: NDArray[np.integer[Any]], values: NDArray[Any]) -> Float64:
-    """Return the median of the values of each group.
-
-    Args:
-        group: (n,) 0..groups-1, each of them present.
-        values: (n,) any numbers.
-
-    Returns:
-        (groups,) float64.
-    """
+    """Return the median of the values of each group 0..groups-1, of which each is present."""
     ordered = values[np.lexsort((values, group))]
     counts = np.bincount(group)
     start = np.cumsum(counts) - counts
@@ -192,12 +157,6 @@ def repeat_ceiling(row_of: NDArray[np.integer[Any]], runtime: ArrayLike) -> floa
     Args:
         row_of: (configurations,) the distinct configuration of each configuration, 0..distinct-1.
         runtime: (configurations,) any finite numbers.
-
-    Returns:
-        As `kendall_tau`; 1.0 where nothing repeats.
-
-    Raises:
-        ValueError: the lengths of `row_of` and `runtime` differ, or a runtime is NaN or infinite.
     """
     rows, runtimes = _pair(row_of, runtime)
     return kendall_tau(group_medians(rows, runtimes)[rows], runtimes) if len(rows) else math.nan

@@ -59,15 +59,14 @@ def add_table_options(parser: argparse._ActionsContainer, row: str) -> None:
     parser.add_argument("--json", action="store_true", help=f"print a JSON list with one object for each {row}")
 
 
-def allow_any_encoding() -> None:
-    """Print characters that the encoding of the standard output lacks as escapes, where Python would raise an error."""
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
-
-
 @contextmanager
 def quiet_pipe() -> Iterator[None]:
-    """End with status 141, without a line, where the reader of the standard output stops early, as `head` does."""
+    """Write all characters, and end with status 141 where the reader of the standard output stops, as `head` does.
+
+    Characters that the encoding lacks are written as escapes.
+    """
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
             yield

@@ -16,7 +16,7 @@ from hlorank.cli.store import add_best, add_register
 from hlorank.config import ConfigError
 from hlorank.files import DataError, escape, one_line
 from hlorank.runs.store import error_lines
-from hlorank.terminal import allow_any_encoding, quiet_pipe
+from hlorank.terminal import quiet_pipe
 from hlorank.version import __version__
 
 _COMMANDS = (add_convert, add_inspect, add_best, report.add, rank.add, evaluate.add, add_register, serve.add)
@@ -52,7 +52,6 @@ def make_parser() -> argparse.ArgumentParser:
 @quiet_pipe()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status: 2 for wrong usage and data, 1 for a file or store that fails."""
-    allow_any_encoding()
     log = logging.StreamHandler()
     log.setFormatter(_Formatter("%(levelname)s: %(message)s"))
     logging.basicConfig(handlers=[log])

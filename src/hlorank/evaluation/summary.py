@@ -14,7 +14,7 @@ from typing import Any
 from hlorank.config.root import ADDRESS
 from hlorank.data.collection import SPLITS, Collection
 from hlorank.files import METRICS, DataError, one_line, read_json
-from hlorank.terminal import Column, add_table_options, allow_any_encoding, print_table, quiet_pipe
+from hlorank.terminal import Column, add_table_options, print_table, quiet_pipe
 
 _log = logging.getLogger(__name__)
 
@@ -98,7 +98,6 @@ def print_summary(rows: Sequence[Mapping[str, Any]], wide: bool = False) -> None
 @quiet_pipe()
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table; the only argument is the folder, `reports` by default."""
-    allow_any_encoding()
     parser = argparse.ArgumentParser(prog=_COMMAND, description="Print the metrics of all reports as one table.")
     parser.add_argument("reports", type=Path, nargs="?", default=Path("reports"), help="folder (default: reports)")
     add_table_options(parser, "row")
