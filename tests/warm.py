@@ -88,36 +88,27 @@ def serve(address: str) -> None:
         while True:
             connection, _ = listening.accept()
             if os.fork() == 0:
-                _answer(connection)
+                data, files, *_ = socket.recv_fds(connection, 2**20, 3)
+                for number, file in enumerate(files):
+                    os.dup2(file, number)
+                    os.close(file)
+                connection.sendall(bytes([_status(**json.loads(data)) % 256]))
+                os._exit(0)
             connection.close()
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
 
 
-def _answer(connection: socket.socket) -> None:
-    data, files, *_ = socket.recv_fds(connection, 2**20, 3)
-    process = os.fork()
-    if process == 0:
-        for number, file in enumerate(files):
-            os.dup2(file, number)
-        asked = json.loads(data)
-        os._exit(_run(asked["arguments"], asked["folder"], asked["variables"]))
-    for file in files:
-        os.close(file)
-    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    connection.sendall(bytes([status % 256]))
-    os._exit(0)
-
-
-def _run(arguments: list[str], folder: str, variables: Mapping[str, str]) -> int:
+def _status(arguments: list[str], folder: str, variables: Mapping[str, str]) -> int:
+    """Run a program in this process to its end, and return its exit status."""
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(variables)
     module = arguments[0] == "-m"
     added = [place for place in variables.get("PYTHONPATH", "").split(":") if place not in sys.path]
     sys.argv, sys.path[:1] = arguments[module:], [folder, *added]
-    code: Any = 1
+    code: Any = 0
     try:
         if module:
             runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
@@ -125,11 +116,11 @@ def _run(arguments: list[str], folder: str, variables: Mapping[str, str]) -> int
             exec(compile(sys.stdin.read(), "<stdin>", "exec"), {"__name__": "__main__"})
         else:
             runpy.run_path(sys.argv[0], run_name="__main__")
-        code = 0
     except SystemExit as end:
         code = end.code or 0
     except BaseException:  # as Python does at the end of a program
         traceback.print_exc()
+        code = 1
     threading._shutdown()  # type: ignore[attr-defined] # as at the end of a program, but without freeing memory
     atexit._run_exitfuncs()
     if not isinstance(code, int):

@@ -19,7 +19,7 @@ from hlorank.files import flatten
 from hlorank.runs.search import open_study
 from hlorank.runs.store import check_server
 from tests.docs.blocks import PAGES
-from tests.postgresql import postgresql
+from tests.servers import postgresql
 
 ROOT = Path(hlorank.__file__).parents[2]
 _OPEN_A_RUN = (
