@@ -1,4 +1,4 @@
-"""Pages of others in a browser: `dvc plots show` with scripts/plots_page.py, and MLflow's UI as the docs describe it."""
+"""Pages of others in a browser: `dvc plots show` with scripts/plots_page.py, and a comparison in MLflow's UI."""
 
 from __future__ import annotations
 

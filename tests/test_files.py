@@ -6,6 +6,7 @@ import errno
 import os
 import pickle
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,9 @@ from hlorank.files import (
 
 def test_a_data_error_names_file_key_expected_and_found() -> None:
     error = DataError("node_feat", "2 rows", 3)
-    assert str(error) == "node_feat: expected 2 rows, found 3"
     placed = error.in_file(Path("a.npz"))
-    assert str(placed) == "a.npz: node_feat: expected 2 rows, found 3"
-    copy = pickle.loads(pickle.dumps(placed))
-    for error in (placed, copy):
+    assert f"a.npz: {error}" == str(placed) == "a.npz: node_feat: expected 2 rows, found 3"
+    for error in (placed, pickle.loads(pickle.dumps(placed))):
         assert (error.key, error.expected, error.found, error.file) == ("node_feat", "2 rows", 3, Path("a.npz"))
 
 
@@ -214,22 +213,20 @@ def test_fingerprints_depend_on_content_and_not_on_key_order() -> None:
 
 
 def test_the_digest_of_code_changes_with_any_module_of_a_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make_plugin: Callable[[str, str], None]
 ) -> None:
-    package = tmp_path / "some_package"
-    (package / "inner").mkdir(parents=True)
-    for name in ("__init__.py", "inner/__init__.py", "inner/deep.py", "../some_module.py"):
-        (package / name).write_text("")
-    monkeypatch.syspath_prepend(tmp_path)
+    make_plugin("other", "")
+    make_plugin("mine.inner", "")
+    make_plugin("mine", "")
 
     def digest(*names: str) -> str:
         code_digest.cache_clear()
         return code_digest(*names)
 
-    before, alone = digest("some_package", "some_module"), digest("some_module")
-    assert digest("some_package", "some_module") == before
-    (package / "inner" / "deep.py").write_text("x = 1\n")
-    changed = digest("some_package", "some_module")
-    (package / "inner" / "deep.py").rename(package / "deep.py")
-    assert len({before, changed, digest("some_package", "some_module")}) == 3
-    assert digest("some_module") == alone
+    before, alone = digest("mine", "other"), digest("other")
+    assert digest("mine", "other") == before
+    make_plugin("mine.inner", "x = 1\n")
+    changed = digest("mine", "other")
+    (tmp_path / "plugins/mine/inner").rename(tmp_path / "plugins/mine/moved")
+    assert len({before, changed, digest("mine", "other")}) == 3
+    assert digest("other") == alone
