@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from hlorank.config import Config, import_plugin
+from hlorank.config import import_plugin
 from hlorank.data.collection import Collection
 from hlorank.evaluation.evaluate import evaluate
 from hlorank.featurize.feature_store import FeatureStore
@@ -21,6 +20,7 @@ from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.trained_model import load_trained
 from hlorank.partition.segment_store import partition_collection
 from hlorank.stages.train import train
+from tests.conftest import Settings
 
 ROOT = Path(__file__).parents[1]
 # These choose data, not a model.
@@ -43,32 +43,14 @@ def test_an_experiment_says_where_it_is_from() -> None:
 
 
 @pytest.fixture(scope="module")
-def prepared(
-    tiny_collections: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[Config, Collection], tuple[Path, Path]]:
-    """Featurize and partition a collection, once for the same settings, and return both folders."""
-    root, made = tmp_path_factory.mktemp("prepared"), set[Path]()
-
-    def make(config: Config, collection: Collection) -> tuple[Path, Path]:
-        settings = config.model_dump(mode="json", include={"featurize", "partition"})
-        folder = root / fingerprint([settings, str(collection)])
-        features, segments = folder / "features", folder / "segments"
-        if folder not in made:
-            featurize_collection(tiny_collections / "raw", collection, config.featurize, features / collection.path)
-            if collection.kind == "layout":
-                partition_collection(features / collection.path, config.partition, segments / collection.path)
-            made.add(folder)
-        return features, segments
-
-    return make
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of features and segments, which experiments of the same settings share."""
+    return tmp_path_factory.mktemp("prepared")
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_an_experiment_trains_and_scores_as_it_did(
-    name: str,
-    settings: Callable[..., Config],
-    prepared: Callable[[Config, Collection], tuple[Path, Path]],
-    tmp_path: Path,
+    name: str, settings: Settings, tiny_collections: Path, prepared: Path, tmp_path: Path
 ) -> None:
     collection = Collection.parse("tile:synthetic" if "tile" in name else "layout:synthetic:random")
     fixed: dict[str, Any] = {"data": "synthetic", "collection": collection.path, "trainer__max_epochs": 1}
@@ -76,20 +58,27 @@ def test_an_experiment_trains_and_scores_as_it_did(
     if (blocks := OmegaConf.select(OmegaConf.load(FILES[name]), "model.blocks")) is not None:
         fixed["model__blocks"] = blocks
     config = settings(experiment=name, **fixed)
-    features, segments = prepared(config, collection)
-    paths = config.paths.model_copy(update={"features": str(features), "segments": str(segments)})
-    config = config.model_copy(update={"paths": paths})
+    root = prepared / fingerprint([config.model_dump(mode="json", include={"featurize", "partition"}), str(collection)])
+    features, segments = root / "features" / collection.path, root / "segments" / collection.path
+    if not root.exists():
+        featurize_collection(tiny_collections / "raw", collection, config.featurize, features)
+        if collection.kind == "layout":
+            partition_collection(features, config.partition, segments)
+    paths = {"features": str(root / "features"), "segments": str(root / "segments")}
+    config = config.model_copy(update={"paths": config.paths.model_copy(update=paths)})
     train(config, tmp_path / "model")
     spec = read_json(tmp_path / "model/spec.json")
     assert spec["steps"] == 2 * spec["members"]
     assert -1 <= evaluate(config, tmp_path / "model", tmp_path / "report")["valid/kendall_tau"] <= 1
-    trained = load_trained(tmp_path / "model", config.evaluate.memory_bytes)
-    store = FeatureStore(features / collection.path)
+    store = FeatureStore(features)
     graph = store.trainable("valid")[0]
-    folder = None if trained.partition is None else segments / collection.path
-    cut = GraphLoader(store.root, folder).open_partition("valid", graph)
-    scores = trained.score(store.open("valid", graph), cut)
-    again = load_trained(tmp_path / "model", 2**20).score(store.open("valid", graph), cut)
+    scores, again = (
+        trained.score(
+            store.open("valid", graph),
+            GraphLoader(features, None if trained.partition is None else segments).open_partition("valid", graph),
+        )
+        for trained in (load_trained(tmp_path / "model", size) for size in (config.evaluate.memory_bytes, 2**20))
+    )
     np.testing.assert_array_equal(scores, again)
     assert np.isfinite(scores).all()
     assert len(np.unique(scores)) > 1
