@@ -1,9 +1,10 @@
-"""Layouts, their packing and encoding, and measurements; what read_graph refuses is in test_malformed_graphs."""
+"""What npz files and objects refuse, with the file, the key and what was found; layouts, their packing and codes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
 
+from hlorank.data.collection import Kind, read_graph
 from hlorank.data.configurations import (
     LAYOUT_VALUES,
     LayoutConfigurations,
@@ -23,8 +26,84 @@ from hlorank.data.configurations import (
 )
 from hlorank.data.graph import NODE_FEATURES, Graph
 from hlorank.files import DataError
+from tests.data.npz_files import ARRAYS, Arrays, layout_arrays, save
 
-Arrays = dict[str, Any]
+
+def changed(array: NDArray[Any], place: Any, value: Any) -> NDArray[Any]:
+    copy = np.array(array)
+    copy[place] = value
+    return copy
+
+
+def without(*keys: str) -> Callable[[Arrays], Arrays]:
+    return lambda arrays: {key: array for key, array in arrays.items() if key not in keys}
+
+
+def with_(key: str, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Callable[[Arrays], Arrays]:
+    return lambda arrays: arrays | {key: change(arrays[key])}
+
+
+def setting(key: str, place: Any, value: float) -> Callable[[Arrays], Arrays]:
+    return with_(key, lambda array: changed(array, place, value))
+
+
+BAD: list[tuple[Kind, Callable[[Arrays], Arrays], str, str]] = [
+    ("layout", without("node_splits"), "keys", "['config_runtime', 'edge_index', 'node_config_feat'"),
+    ("layout", lambda arrays: arrays | {"extra": np.zeros(1)}, "keys", "'extra'"),
+    ("tile", lambda arrays: layout_arrays(), "keys", "'node_config_feat'"),
+    ("layout", lambda arrays: {}, "keys", "[]"),
+    ("layout", with_("node_feat", lambda a: a.astype(np.float64)), "node_feat", "float64"),
+    ("layout", with_("node_feat", lambda a: a[:, :139]), "node_feat", "(4, 139)"),
+    ("tile", setting("node_feat", (1, 3), np.inf), "node_feat", "inf at [1, 3]"),
+    ("layout", with_("node_opcode", lambda a: a.astype(np.int64)), "node_opcode", "int64"),
+    ("layout", setting("node_opcode", 2, 121), "node_opcode", "121"),
+    ("layout", with_("node_opcode", lambda a: a[:0]), "node_opcode", "an empty graph"),
+    ("layout", with_("edge_index", lambda a: a.T), "edge_index", "(2, 3)"),
+    ("layout", with_("edge_index", lambda a: a.astype(np.float32)), "edge_index", "float32"),
+    ("layout", setting("edge_index", (0, 0), 4), "edge_index", "[4, 0] in row 0"),
+    ("layout", setting("edge_index", (2, 1), -1), "edge_index", "[3, -1] in row 2"),
+    ("layout", with_("edge_index", lambda a: a[:, ::-1]), "edge_index", "[0, 1] in row 0"),
+    ("layout", with_("node_splits", lambda a: a.T), "node_splits", "(3, 1)"),
+    ("layout", with_("node_splits", lambda a: a[:, :2]), "node_splits", "[0, 1]"),
+    ("layout", with_("node_config_ids", lambda a: a[None]), "node_config_ids", "(1, 2)"),
+    ("layout", with_("node_config_ids", lambda a: a[:0]), "node_config_ids", "(0,)"),
+    ("layout", with_("node_config_ids", lambda a: a + 1), "node_config_ids", "4"),
+    ("layout", with_("node_config_ids", lambda a: a - 2), "node_config_ids", "[-1, 1]"),
+    ("layout", with_("node_config_ids", lambda a: a[[1, 1]]), "node_config_ids", "[3, 3]"),
+    ("layout", with_("node_config_ids", lambda a: a[:1]), "node_config_feat", "(3, 2, 18)"),
+    ("layout", with_("node_config_feat", lambda a: a[..., 1:]), "node_config_feat", "(3, 2, 17)"),
+    ("layout", with_("node_config_feat", lambda a: a.astype(np.int8)), "node_config_feat", "int8"),
+    ("layout", with_("node_config_feat", lambda a: a[:0]), "node_config_feat", "none"),
+    ("layout", setting("node_config_feat", (2, 1, 17), 0.5), "node_config_feat", "0.5 at [2, 1, 17]"),
+    ("layout", setting("node_config_feat", (0, 0, 2), 0), "node_config_feat", "[0, 2, 0, -1, -1, -1]"),
+    ("tile", with_("config_feat", lambda a: a[:, 1:]), "config_feat", "(3, 23)"),
+    ("tile", with_("config_feat", lambda a: a[:0]), "config_feat", "none"),
+    ("tile", setting("config_feat", (2, 7), np.nan), "config_feat", "nan at [2, 7]"),
+    ("layout", with_("config_runtime", lambda a: a.astype(float)), "config_runtime", "float64"),
+    ("layout", with_("config_runtime", lambda a: a[:, None]), "config_runtime", "(3, 1)"),
+    ("layout", with_("config_runtime", lambda a: a[:2]), "config_runtime", "2"),
+    ("tile", with_("config_runtime", lambda a: a - 11), "config_runtime", "-1"),
+    ("layout", with_("config_runtime", lambda a: a - 10), "config_runtime", "0 at 1 among others"),
+    ("tile", with_("config_feat", lambda a: a[:2]), "config_runtime", "3"),
+    ("tile", with_("config_runtime_normalizers", lambda a: a[:2]), "config_runtime_normalizers", "(2,)"),
+    ("tile", with_("config_runtime_normalizers", lambda a: a - 10), "config_runtime_normalizers", "0"),
+    *((kind, with_(key, lambda a: a.ravel()[0, ...]), key, "") for kind in ARRAYS for key in ARRAYS[kind]()),
+]
+
+
+@pytest.mark.parametrize(("kind", "change", "key", "found"), BAD)
+def test_bad_input_is_named(
+    tmp_path: Path, kind: Kind, change: Callable[[Arrays], Arrays], key: str, found: str
+) -> None:
+    path = tmp_path / "bad.npz"
+    save(path, change(ARRAYS[kind]()))
+    with pytest.raises(DataError) as caught:
+        read_graph(path, kind)
+    assert (caught.value.file, caught.value.key) == (path, key)
+    assert found in str(caught.value.found)
+
+
+# Configurations in memory
 
 
 def layout_rows(*rows: list[int]) -> np.ndarray[Any, np.dtype[np.int8]]:
@@ -33,55 +112,6 @@ def layout_rows(*rows: list[int]) -> np.ndarray[Any, np.dtype[np.int8]]:
     for row, start in zip(values, rows, strict=True):
         row[: len(start)] = start
     return values
-
-
-def layout_arrays() -> Arrays:
-    return {
-        "node_ids": np.array([1, 3]),
-        "codebook": layout_rows([], [0, 1], [1, 0]),
-        "codes": np.array([[0, 1], [2, 2], [0, 1]], dtype=np.uint8),
-    }
-
-
-def changed(array: Any, place: Any, value: Any) -> Any:
-    copy = np.array(array)
-    copy[place] = value
-    return copy
-
-
-def test_layouts_are_addressed_by_row() -> None:
-    configurations = LayoutConfigurations(**layout_arrays())
-    assert len(configurations) == 3
-    np.testing.assert_array_equal(configurations.values(np.array([1])), layout_rows([1, 0], [1, 0])[None])
-    np.testing.assert_array_equal(configurations.values(slice(1)), layout_rows([], [0, 1])[None])
-    assert configurations.values().shape == (3, 2, LAYOUT_VALUES)
-
-
-@pytest.mark.parametrize(
-    ("argument", "change", "expected", "found"),
-    [
-        ("node_ids", lambda a: np.append(a, 4), "each of 3 configurable nodes", "shape (3, 2)"),
-        ("codebook", lambda a: a.astype(np.float32), "dtype int8", "float32"),
-        ("codebook", lambda a: a[:, 1:], "shape (any, 18)", "(3, 17)"),
-        ("codebook", lambda a: a[::-1], "lexicographic order", "another order"),
-        ("codebook", lambda a: a[[0, 1, 1]], "distinct rows", "another order"),
-        ("codebook", lambda a: changed(a, (2, 1), 1), "in the output layout", "[1, 1, -1, -1, -1, -1]"),
-        ("codebook", lambda a: changed(a, (1, slice(6, 9)), [4, 0, 4]), "input layout", "[4, 0, 4, -1, -1, -1]"),
-        ("codebook", lambda a: changed(a, (0, slice(12, 18)), [0, 1, 2, 3, 4, 0]), "kernel", "[0, 1, 2, 3, 4, 0]"),
-        ("codes", lambda a: a.astype(np.int16), "unsigned codes", "int16"),
-        ("codes", lambda a: a[:, :1], "a row for each of 2 configurable nodes", "shape (3, 1)"),
-        ("codes", lambda a: changed(a, (1, 1), 3), "codes below 3", "3"),
-    ],
-)
-def test_codes_and_codebooks_that_do_not_fit_are_refused(
-    argument: str, change: Callable[[Any], Any], expected: str, found: str
-) -> None:
-    arrays = layout_arrays()
-    with pytest.raises(DataError) as caught:
-        LayoutConfigurations(**arrays | {argument: change(arrays[argument])})
-    assert caught.value.key == "node_config_feat"
-    assert expected in str(caught.value.expected)
-    assert str(caught.value.found) == found
 
 
 @given(hnp.arrays(np.int8, st.tuples(st.integers(0, 4), st.integers(0, 3), st.just(18)), elements=st.integers(-1, 5)))
@@ -94,57 +124,26 @@ def test_packing_is_reversible_and_keeps_the_order(values: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [-2, 6, 0.5, np.nan, np.inf, -np.inf, 1e30])
-def test_packing_refuses_other_values_than_those_of_layouts(value: float) -> None:
-    values = changed(np.zeros((2, 3, LAYOUT_VALUES), dtype=np.float32), (1, 2, 7), value)
-    with pytest.raises(DataError, match=r"node_config_feat: .*-1\.\.5.*\[1, 2, 7\]"):
-        pack_layouts(values)
-
-
-def test_an_error_in_a_later_chunk_names_the_row_of_the_whole() -> None:
-    good = np.zeros((5, 1, LAYOUT_VALUES), dtype=np.float32) - 1
-    with pytest.raises(DataError, match=r"7\.0 .*\[8, 0, 2\]"):
-        LayoutConfigurations.from_chunks(np.array([0]), [good, changed(good, (3, 0, 2), 7)])
-
-
-@given(
-    values=hnp.arrays(
-        np.float32,
-        st.tuples(st.integers(1, 12), st.integers(1, 3), st.just(3)),
-        elements=st.sampled_from([-1.0, 0.0, 3.0]),
-    ),
-    chunk=st.integers(1, 13),
-)
-def test_chunks_of_any_size_give_the_same_codes(values: Any, chunk: int) -> None:
-    # One value in each of the three layouts, so that no dimension repeats.
-    full = np.full((*values.shape[:2], LAYOUT_VALUES), -1, dtype=np.float32)
-    full[..., ::6] = values
-    node_ids = np.arange(values.shape[1])
-    parts = [full[start : start + chunk] for start in range(0, len(full), chunk)]
-    configurations = LayoutConfigurations.from_chunks(node_ids, parts)
-    rows, inverse = np.unique(full.reshape(-1, LAYOUT_VALUES), axis=0, return_inverse=True)
-    np.testing.assert_array_equal(configurations.codebook, rows)
-    np.testing.assert_array_equal(configurations.codes, inverse.reshape(values.shape[:2]))
-    np.testing.assert_array_equal(configurations.values(), full)
+def test_other_values_than_those_of_layouts_are_refused_with_their_place_in_the_whole(value: float) -> None:
+    good = np.full((5, 1, LAYOUT_VALUES), -1, dtype=np.float32)
+    with pytest.raises(DataError, match=r"node_config_feat: .*-1\.\.5.*\[8, 0, 7\]"):
+        LayoutConfigurations.from_chunks(np.array([0]), [good, changed(good, (3, 0, 7), value)])
 
 
 @pytest.mark.parametrize(("distinct", "dtype"), [(256, np.uint8), (257, np.uint16)])
-def test_codes_take_the_smallest_type(distinct: int, dtype: type) -> None:
+@pytest.mark.parametrize("chunk", [1, 100, 1000])
+def test_chunks_of_any_size_give_the_same_codes_of_the_smallest_type(distinct: int, dtype: type, chunk: int) -> None:
     # The row's number to base 7, a digit in each layout, so that no dimension repeats in one.
-    values = np.full((distinct, 1, LAYOUT_VALUES), -1, dtype=np.int8)
+    rows = np.full((distinct, LAYOUT_VALUES), -1, dtype=np.float32)
     for column, power in zip((0, 6, 12), (1, 7, 49), strict=True):
-        values[:, 0, column] = np.arange(distinct) // power % 7 - 1
-    configurations = LayoutConfigurations.from_chunks(np.array([0]), [values[:100], values[100:]])
-    assert configurations.codes.dtype == dtype
+        rows[:, column] = np.arange(distinct) // power % 7 - 1
+    values = rows[np.random.default_rng(0).permutation(np.arange(600) % distinct).reshape(-1, 2)]
+    parts = [values[start : start + chunk] for start in range(0, len(values), chunk)]
+    configurations = LayoutConfigurations.from_chunks(np.array([0, 1]), parts)
+    codebook, inverse = np.unique(values.reshape(-1, LAYOUT_VALUES), axis=0, return_inverse=True)
+    np.testing.assert_array_equal(configurations.codebook, codebook)
+    np.testing.assert_array_equal(configurations.codes, inverse.reshape(-1, 2).astype(dtype), strict=True)
     np.testing.assert_array_equal(configurations.values(), values)
-
-
-@pytest.mark.parametrize("shape", [(2, 18), (2, 1, 18), (2, 2, 17)])
-def test_chunks_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(DataError) as caught:
-        LayoutConfigurations.from_chunks(np.array([0, 1]), [np.zeros(shape, dtype=np.float32)])
-    assert (caught.value.expected, caught.value.found) == ("shape (configurations, 2, 18)", shape)
-    with pytest.raises(DataError, match="at least one configuration"):
-        LayoutConfigurations.from_chunks(np.array([0]), [])
 
 
 def test_labels_are_runtimes_or_their_ratio_to_the_normalizer_and_withheld_where_all_are_zero() -> None:
@@ -154,18 +153,54 @@ def test_labels_are_runtimes_or_their_ratio_to_the_normalizer_and_withheld_where
     assert not Measurements(np.array([1, 1])).withheld
 
 
-def test_a_measured_graph_needs_parts_that_fit() -> None:
+def layouts(**changes: Any) -> LayoutConfigurations:
+    arguments: dict[str, Any] = {
+        "node_ids": np.array([1, 3]),
+        "codebook": layout_rows([], [0, 1], [1, 0]),
+        "codes": np.array([[0, 1], [2, 2], [0, 1]], dtype=np.uint8),
+    }
+    return LayoutConfigurations(**arguments | changes)
+
+
+def chunked(*shape: int) -> LayoutConfigurations:
+    return LayoutConfigurations.from_chunks(np.array([0, 1]), [np.zeros(shape, dtype=np.float32)] if shape else [])
+
+
+def measured(configurations: LayoutConfigurations | TileConfigurations, *runtimes: NDArray[np.int64]) -> MeasuredGraph:
     nodes = np.zeros((4, NODE_FEATURES), dtype=np.float32)
     graph = Graph(nodes, np.zeros(4, dtype=np.uint8), np.array([[1, 0]]), np.array([0, 4]))
-    layouts, tiles = LayoutConfigurations(**layout_arrays()), TileConfigurations(np.ones((2, 24), dtype=np.float32))
-    outside = LayoutConfigurations(**layout_arrays() | {"node_ids": np.array([1, 4])})
-    three, two = np.array([5, 6, 7]), np.array([5, 6])
-    wrong: list[tuple[LayoutConfigurations | TileConfigurations, Measurements, str]] = [
-        (layouts, Measurements(two), "config_runtime: expected one runtime for each of 3 configurations, found 2"),
-        (outside, Measurements(three), "node_config_ids: expected node ids in 0..3, found 4"),
-        (layouts, Measurements(three, three), "normalizers: expected none for layout configurations, found an array"),
-        (tiles, Measurements(two), "normalizers: expected an array for tile configurations, found none"),
-    ]
-    for configurations, measurements, message in wrong:
-        with pytest.raises(DataError, match=re.escape(message)):
-            MeasuredGraph("a", graph, configurations, measurements)
+    return MeasuredGraph("a", graph, configurations, Measurements(*runtimes))
+
+
+TILES, TWO, THREE = np.ones((2, 24), dtype=np.float32), np.array([5, 6]), np.array([5, 6, 7])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: layouts(node_ids=np.array([1, 3, 4])), "feat: expected a row for each of 3 configurable nodes, found"),
+        (lambda: layouts(codebook=layout_rows([], [0, 1]).astype(np.float32)), "dtype int8, found float32"),
+        (lambda: layouts(codebook=layout_rows([], [0, 1])[:, 1:]), "shape (any, 18), found (2, 17)"),
+        (lambda: layouts(codebook=layout_rows([1, 0], [0, 1], [])), "lexicographic order, found another order"),
+        (lambda: layouts(codebook=layout_rows([], [0], [0])), "distinct rows in lexicographic order, found another"),
+        (lambda: layouts(codebook=layout_rows([], [0], [1, 1])), "output layout, found [1, 1, -1, -1, -1, -1]"),
+        (lambda: layouts(codebook=layout_rows([], [0], [1, *[-1] * 5, 4, 0, 4])), "input layout, found [4, 0, 4, -1"),
+        (lambda: layouts(codebook=layout_rows([], [0], [1, *[-1] * 11, 2, 2])), "kernel layout, found [2, 2, -1"),
+        (lambda: layouts(codes=np.zeros((3, 2), dtype=np.int16)), "unsigned codes, found int16"),
+        (lambda: layouts(codes=np.full((3, 2), 3, dtype=np.uint8)), "codes below 3, found 3"),
+        (lambda: chunked(2, 18), "shape (configurations, 2, 18), found (2, 18)"),
+        (lambda: chunked(2, 1, 18), "shape (configurations, 2, 18), found (2, 1, 18)"),
+        (lambda: chunked(2, 2, 17), "shape (configurations, 2, 18), found (2, 2, 17)"),
+        (lambda: chunked(), "at least one configuration, found none"),
+        (
+            lambda: measured(layouts(), TWO),
+            "expected one runtime for each of 3 configurations, found 2",
+        ),
+        (lambda: measured(layouts(node_ids=np.array([1, 4])), THREE), "ids: expected node ids in 0..3, found 4"),
+        (lambda: measured(layouts(), THREE, THREE), "normalizers: expected none for layout configurations, found an"),
+        (lambda: measured(TileConfigurations(TILES), TWO), "normalizers: expected an array for tile configurations"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(DataError, match=re.escape(message)):
+        make()

@@ -93,31 +93,10 @@ def test_compressions_without_a_bound_are_refused(tmp_path: Path, compression: i
     assert found in message
 
 
-def test_a_long_header_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    length = 2**24
-    path = write_members(tmp_path / "a.npz", {"a.npy": npy.magic(2, 0) + length.to_bytes(4, "little") + b" " * length})
-    with little_memory():
-        (message,) = refusals(path)
-    assert message.endswith("found a damaged member")
-
-
 def test_large_arrays_in_column_order_are_refused_in_chunks(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "a.npz", a=np.asfortranarray(np.zeros((2, CHUNK_BYTES), dtype=np.uint8)))
     with little_memory(), NpzFile(tmp_path / "a.npz") as file, pytest.raises(DataError, match=r"row order \(C\)"):
         next(file.chunks("a"))
-
-
-@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_checksums_are_compared(tmp_path: Path, compression: int) -> None:
-    path = tmp_path / "a.npz"
-    with zipfile.ZipFile(path, "w", compression) as archive:
-        archive.writestr("a.npy", member(np.arange(1000)))
-    with NpzFile(path) as file:
-        file.check()
-    data = path.read_bytes()
-    path.write_bytes(data[:300] + bytes([data[300] ^ 1]) + data[301:])
-    with NpzFile(path) as file, pytest.raises(DataError, match=r"a\.npz: a: "):
-        file.check()
 
 
 # Damaged and hostile graphs
@@ -148,10 +127,16 @@ def test_damaged_bytes_never_change_the_arrays(tmp_path: Path, damage: dict[int,
 
 def test_other_files_and_folders_are_no_npz_files(tmp_path: Path) -> None:
     np.save(tmp_path / "array.npy", np.zeros(3))
-    for name, found in (("none", "no such file"), (".", "a folder"), ("array.npy", "not a zip file")):
+    write_members(tmp_path / "twice.npz", members_of(tile_arrays()) | {"config_feat": b""})
+    for name, key, found in (
+        ("none", "file", "no such file"),
+        (".", "file", "a folder"),
+        ("array.npy", "file", "not a zip file"),
+        ("twice.npz", "keys", "'config_feat', 'config_feat.npy'"),
+    ):
         with pytest.raises(DataError) as caught:
             read_graph(tmp_path / name, "tile")
-        assert (caught.value.file, caught.value.key) == (tmp_path / name, "file")
+        assert (caught.value.file, caught.value.key) == (tmp_path / name, key)
         assert found in str(caught.value.found)
 
 
@@ -206,11 +191,13 @@ FALSE_SHAPES = [(-4,), (-2, -2), (5,), (3,), (2**62,)]
         (b"\x93NUMPY\x09\x09" + member(np.arange(4))[8:], "found a damaged member"),
         (member(np.arange(4))[:40], "found a damaged member"),
         (b"", "found a damaged member"),
+        (npy.magic(2, 0) + (2**24).to_bytes(4, "little") + b" " * 2**24, "found a damaged member"),
     ],
 )
 def test_false_headers_are_refused_before_the_data_is_read(tmp_path: Path, content: bytes, message: str) -> None:
     path = write_members(tmp_path / "a.npz", members_of(tile_arrays()) | {"config_runtime.npy": content})
-    (found,) = refusals(path, "config_runtime")
+    with little_memory():
+        (found,) = refusals(path, "config_runtime")
     assert found.endswith(message)
 
 
@@ -227,13 +214,6 @@ def test_a_member_that_ends_before_its_size_is_refused(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=r"config_runtime: .*\b64\b.*\b32\b"):
             file.read("config_runtime")
         assert [len(chunk) for chunk in file.chunks("config_feat")] == [3]
-
-
-def test_an_array_twice_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.npz"
-    write_members(path, members_of(tile_arrays()) | {"config_feat": b""})
-    with pytest.raises(DataError, match=r"keys: .*'config_feat', 'config_feat.npy'"):
-        read_graph(path, "tile")
 
 
 def test_memory_stays_far_below_the_float32_array(tmp_path: Path) -> None:
