@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-import sys
 import tarfile
 import threading
 from collections import deque
@@ -42,11 +41,6 @@ class Server(ThreadingHTTPServer):
         self.reason: str | None = None
         self.requests: list[str] = []
         self.ranges_asked: list[str | None] = []
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore clients that close the connection, as killed ones do."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)  # type: ignore[arg-type] # typeshed's types are private
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Origins of own data, local and hlo: copies, conversions, re-runs, new splits; a new origin is one line."""
+"""Origins of own data, local and hlo: copies, conversions, re-runs, new splits."""
 
 from __future__ import annotations
 
@@ -10,49 +10,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from omegaconf import OmegaConf
 
-from hlorank.config import ConfigError, DataConfig, Section, parse
+from hlorank.config import ConfigError
 from hlorank.data.collection import SPLITS, Collection, read_graph
 from hlorank.fetch import hlo
 from hlorank.fetch.hlo import HloConfig, convert
 from hlorank.fetch.local import LocalConfig, fetch
-from hlorank.fetch.origins import ORIGINS, Origin
-from hlorank.fetch.origins import fetch as fetch_from
 from hlorank.files import DataError
 from hlorank.hlo.extra import write_extra
 from hlorank.hlo.hlo_pb2 import HloModuleProto, ModuleTuningData, TuningData
 from hlorank.hlo.program import flatten
 from tests.data.npz_files import save, tile_arrays
 
-CONF = Path(__file__).parents[2] / "conf"
 TILE, LAYOUT = Collection.parse("tile:own"), Collection.parse("layout:own:default")
-
-
-class NoteConfig(Section):
-    text: str
-    times: int
-
-
-def fetch_note(collection: Collection, config: NoteConfig, output: Path) -> None:
-    output.mkdir(parents=True)
-    (output / "note").write_text(f"{collection} {config.text * config.times}")
-
-
-def test_the_chosen_origin_fetches_with_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert {OmegaConf.select(OmegaConf.load(path), "origin") for path in (CONF / "data").glob("*.yaml")} == {*ORIGINS}
-    monkeypatch.setitem(ORIGINS, "note", Origin(NoteConfig, fetch_note))
-    for data, key in (
-        ({"origin": "server"}, r"data\.origin=server: .*\bnote\b"),
-        ({"origin": "note"}, r"data\.note\.text: "),
-        ({"origin": "note", "note": {"text": "a", "times": "x"}}, r"data\.note\.times=x: "),
-    ):
-        with pytest.raises(ConfigError, match=f"^{key}"):
-            fetch_from(TILE, DataConfig.model_validate(data), tmp_path / "raw")
-    assert not list(tmp_path.iterdir())
-    data = {"origin": "note", "note": {"text": "ab", "times": 2}}
-    fetch_from(TILE, DataConfig.model_validate(data), tmp_path / "raw")
-    assert (tmp_path / "raw" / "note").read_text() == "tile:own abab"
 
 
 # Origin local
@@ -241,13 +211,6 @@ def test_the_sidecar_and_the_extra_features_come_with_their_graph(own: Path, out
     write_extra(graph, flatten(three))
     with pytest.raises(DataError, match=r"a.b_1.extra.npz: dot_dimensions"):
         fetch(TILE, settings, output)
-
-
-def test_folds_out_of_range_are_refused() -> None:
-    settings: dict[str, object] = {"root": "x", "split_file": None, "folds": 3, "fold": 0, "collections": []}
-    for key, value, expected in (("folds", 2, r".*\b3$"), ("fold", -1, r".*\b0$"), ("fold", 3, "expected .* folds=3")):
-        with pytest.raises(ConfigError, match=rf"^data\.local\.{key}={value}: {expected}"):
-            parse(LocalConfig, settings | {key: value}, prefix="data.local")
 
 
 # Origin hlo

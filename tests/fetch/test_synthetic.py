@@ -1,15 +1,16 @@
-"""Origin synthetic: the tree it writes, resuming, its configurations, and the analytic runtime against plain loops."""
+"""Origin synthetic: the tree it writes, resuming, the structure of its graphs, and the runtime against plain loops."""
 
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hlorank.config import ConfigError, parse
@@ -18,10 +19,10 @@ from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph
 from hlorank.data.graph import Graph
 from hlorank.fetch import synthetic
 from hlorank.fetch.synthetic import RuntimeModel, SyntheticConfig, fetch, layout_graph
-from hlorank.fetch.synthetic_graphs import ELEMENTWISE
-from hlorank.hlo.node_features import OPCODES
-from tests.fetch.test_synthetic_graphs import NAMES, order, shape
+from hlorank.fetch.synthetic_graphs import ELEMENTWISE, build_graph
+from hlorank.hlo.node_features import COLUMNS, OPCODES, SHAPE
 
+NAMES = {number: name for name, number in OPCODES.items()}
 RANDOM, DEFAULT = Collection.parse("layout:synthetic:random"), Collection.parse("layout:synthetic:default")
 SIZES = {"train": 2, "valid": 1, "test": 1, "min_nodes": 60, "max_nodes": 200, "configurations": 40}
 CONFIG = SyntheticConfig(seed=3, configurable_nodes=None, repeated=0.2, noise=0.001, **SIZES)
@@ -37,6 +38,19 @@ def layouts(measured: MeasuredGraph) -> LayoutConfigurations:
     return measured.configurations
 
 
+def shape(graph: Graph, node: int) -> tuple[int, ...]:
+    return tuple(int(size) for size in graph.node_feat[node, SHAPE.start : SHAPE.start + 6] if size)
+
+
+def order(graph: Graph, node: int) -> tuple[int, ...]:
+    layout = graph.node_feat[node, COLUMNS["minor_to_major"].start :]
+    return tuple(int(dim) for dim in layout)[: len(shape(graph, node))]
+
+
+def operands(graph: Graph, node: int) -> list[int]:
+    return graph.edge_index[graph.edge_index[:, 0] == node, 1].tolist()
+
+
 def tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -48,8 +62,7 @@ def test_fetch_writes_the_tree_and_resumes_to_the_same_bytes(collection: Collect
     for split in SPLITS:
         files = graph_files(tmp_path, collection, split)
         assert [file.stem for file in files] == [f"synthetic_{split}_{i:03d}" for i in range(SIZES[split])]
-        for file in files:
-            measured = read_graph(file, "layout")
+        for measured in (read_graph(file, "layout") for file in files):
             assert not measured.measurements.withheld
             assert len(measured.measurements) == 40
             assert 60 <= measured.graph.nodes <= 200
@@ -78,7 +91,7 @@ def test_graphs_depend_on_settings_and_code_and_not_on_their_number(
     assert set(other) == set(before)
     assert all(other[name] != before[name] for name in other)
     monkeypatch.setattr(synthetic, "code_digest", lambda *_: "other")
-    fetch(RANDOM, CONFIG.model_copy(update={"seed": 3}), tmp_path)
+    fetch(RANDOM, CONFIG, tmp_path)
     assert {**tree(tmp_path), "synthetic.json": b""} == {**before, "synthetic.json": b""}
 
 
@@ -90,16 +103,55 @@ def test_generated_data_are_layouts_that_are_labelled_so_of_settings_in_range(tm
     for name, value in {"min_nodes": 201, "max_nodes": 59, "configurable_nodes": 0, "repeated": 1.5}.items():
         with pytest.raises(ConfigError, match=r"^data\.synthetic\."):
             parse(SyntheticConfig, CONFIG.model_dump() | {name: value}, prefix="data.synthetic")
+    with pytest.raises(ConfigError, match=r"data\.synthetic\.configurable_nodes=34: .* 33"):
+        build_graph(np.random.default_rng(0), 200, 34)
+
+
+@settings(deadline=None, max_examples=20)
+@given(nodes=st.integers(50, 900), share=st.floats(0, 1), seed=st.integers(0, 2**32))
+def test_graphs_are_sound(nodes: int, share: float, seed: int) -> None:
+    wanted = 1 + int(share * (nodes // 6 - 1))
+    graph, node_ids = build_graph(np.random.default_rng(seed), nodes, wanted)
+    assert (graph.nodes, len(node_ids)) == (nodes, wanted)
+    assert {NAMES[opcode] for opcode in graph.node_opcode[node_ids].tolist()} <= {"convolution", "dot", "reshape"}
+    consumes = np.bincount(graph.edge_index[:, 0], minlength=nodes)
+    sources = np.isin(graph.node_opcode, [OPCODES["parameter"], OPCODES["constant"]])
+    assert ((consumes == 0) == sources).all()
+    assert np.unique(graph.edge_index, axis=0).tolist() == graph.edge_index.tolist(), "sorted rows"
+    roots = np.flatnonzero(graph.node_feat[:, 0])
+    assert roots.tolist() == (graph.node_splits[1:] - 1).tolist()
+    # Nothing but the last root is left unused, and edges leave a computation only to call another one's root.
+    assert np.setdiff1d(np.arange(nodes), graph.edge_index[:, 1]).tolist() == [nodes - 1]
+    block = np.searchsorted(graph.node_splits, np.arange(nodes), side="right")
+    u, v = graph.edge_index[(block[graph.edge_index] != block[graph.edge_index[:, :1]]).any(axis=1)].T
+    assert set(graph.node_opcode[u]) <= {OPCODES["while"]}
+    assert set(v) <= set(roots)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_shapes_are_consistent(seed: int) -> None:
+    graph, _ = build_graph(np.random.default_rng(seed), 500, None)
+    for node, opcode in enumerate(graph.node_opcode.tolist()):
+        dims, name = shape(graph, node), NAMES[opcode]
+        assert sorted(order(graph, node)) == list(range(len(dims)))
+        inputs = [shape(graph, v) for v in operands(graph, node)]
+        if name == "reshape":
+            assert math.prod(dims) == math.prod(inputs[0])
+        elif name == "dot":
+            assert (inputs[0][-1], dims) == (inputs[1][0], (*inputs[0][:-1], inputs[1][1]))
+        elif name == "convolution":
+            assert inputs[1][-2:] == (inputs[0][-1], dims[-1])
+        elif name in ELEMENTWISE:
+            assert {*inputs} == {dims}
 
 
 @pytest.mark.parametrize("search", ["random", "default"])
-@pytest.mark.parametrize("seed", range(2))
-def test_layouts_obey_the_schema(search: str, seed: int) -> None:
-    measured = small(seed, search=search)
+def test_layouts_obey_the_schema_and_repeat_with_the_noise(search: str) -> None:
+    measured = small(nodes=600, search=search, configurations=400, repeated=0.25, noise=0.01)
     graph, configurations = measured.graph, layouts(measured)
     for position, node in enumerate(configurations.node_ids.tolist()):
-        operands = graph.edge_index[graph.edge_index[:, 0] == node, 1].tolist()
-        ranks = [len(shape(graph, n)) for n in (node, operands[0], operands[-1])]
+        inputs = operands(graph, node)
+        ranks = [len(shape(graph, n)) for n in (node, inputs[0], inputs[-1])]
         if graph.node_opcode[node] != OPCODES["convolution"]:
             ranks[2] = 0
         for row in configurations.codebook[np.unique(configurations.codes[:, position])]:
@@ -107,12 +159,7 @@ def test_layouts_obey_the_schema(search: str, seed: int) -> None:
                 slot = row[6 * tensor : 6 * tensor + 6].tolist()
                 assert sorted(slot[:rank]) == list(range(rank))
                 assert slot[rank:] == [-1] * (6 - rank)
-
-
-@pytest.mark.parametrize("search", ["random", "default"])
-def test_some_configurations_repeat_with_the_noise(search: str) -> None:
-    measured = small(nodes=600, search=search, configurations=400, repeated=0.25, noise=0.01)
-    codes, member, counts = np.unique(layouts(measured).codes, axis=0, return_inverse=True, return_counts=True)
+    codes, member, counts = np.unique(configurations.codes, axis=0, return_inverse=True, return_counts=True)
     assert len(codes) == 300
     log = np.log(measured.measurements.runtime.astype(float))
     mean = np.bincount(member.ravel(), weights=log) / counts
@@ -125,6 +172,16 @@ def test_a_tiny_space_repeats_instead_of_searching_on() -> None:
     assert len(measured.measurements) == 100
     assert len(np.unique(layouts(measured).codes, axis=0)) <= 9
     assert len(small(configurations=1).measurements) == 1
+
+
+@pytest.mark.slow
+def test_a_graph_of_nlp_size_is_generated_in_bounded_memory() -> None:
+    tracemalloc.start()
+    measured = small(0, 20_000, "default", configurable_nodes=800, configurations=50_000, repeated=0.2)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert layouts(measured).codes.shape == (50_000, 800)
+    assert peak < 2**29  # the float32 array would take 2.9 GB
 
 
 # Runtime
@@ -156,23 +213,19 @@ def plain_runtime(graph: Graph, node_ids: list[int], configuration: NDArray[np.i
     layout_of: list[tuple[int, ...]] = []
     total = 0.0
     for node, name in enumerate(names):
-        operands = graph.edge_index[graph.edge_index[:, 0] == node, 1].tolist()
-        alike = [
-            v
-            for v in operands
-            if name in ELEMENTWISE and names[v] not in FREE and shape(graph, v) == shape(graph, node)
-        ]
+        inputs, dims = operands(graph, node), shape(graph, node)
+        alike = [v for v in inputs if name in ELEMENTWISE and names[v] not in FREE and shape(graph, v) == dims]
         layout_of.append(layout_of[alike[-1]] if alike else order(graph, node))
         if node in slots:
             layout_of[node] = chosen(node, 0, node)
-            first, last = operands[0], operands[-1]
+            first, last = inputs[0], inputs[-1]
             wanted = chosen(node, 1, first)
             moved = padded(first, wanted) + (padded(last, chosen(node, 2, last)) if name == "convolution" else 0)
             total += moved / synthetic.BANDWIDTH
             if layout_of[first] != wanted:
                 total += size[first] / synthetic.COPY_BANDWIDTH
             if name != "reshape":
-                flops = 2 * math.prod(shape(graph, node)) * math.prod(shape(graph, last)) / shape(graph, node)[-1]
+                flops = 2 * math.prod(dims) * math.prod(shape(graph, last)) / dims[-1]
                 miss = 1.0 if wanted[0] == len(shape(graph, first)) - 1 else synthetic.MISS
                 total += flops / synthetic.FLOPS * miss
         if name not in FREE:
@@ -189,20 +242,3 @@ def test_the_runtime_equals_plain_loops(seed: int) -> None:
     assert runtime(measured.graph, configurations) == pytest.approx(expected, rel=1e-12)
     assert measured.measurements.runtime.tolist() == np.rint(expected).tolist()
     assert np.std(expected) > 0
-
-
-_LARGE = """
-import numpy as np
-from hlorank.fetch.synthetic import layout_graph
-measured = layout_graph(np.random.default_rng(0), 20_000, 800, 50_000, "default", 0.2, 0.001)
-assert measured.configurations.codes.shape == (50_000, 800)
-# Not ru_maxrss, which starts at the peak of the process that started this one.
-print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
-"""
-
-
-@pytest.mark.slow
-def test_a_graph_of_nlp_size_is_generated_in_bounded_memory() -> None:
-    command = [sys.executable, "-c", _LARGE]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=180)
-    assert int(done.stdout) < 1_000_000  # kB; the float32 array would take 2.9 GB

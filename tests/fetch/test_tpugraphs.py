@@ -21,7 +21,7 @@ from hlorank.config import ConfigError
 from hlorank.data.collection import SPLITS, Collection, Split, graph_files
 from hlorank.fetch import tpugraphs
 from hlorank.fetch.tpugraphs import COLLECTIONS, TpuGraphsConfig
-from hlorank.files import DataError
+from hlorank.files import DataError, read_json
 from tests.fetch.conftest import Server, member, tar
 
 XLA = Collection.parse("layout:xla:default")
@@ -44,6 +44,13 @@ def archives(collection: Collection = XLA, seed: int = 0) -> dict[str, bytes]:
         archive = tar(*graphs, member(f"{folder}/notes.txt", b"unwanted"))
         files[f"npz_{'_'.join(collection.parts)}_{split}.tar"] = archive
     return files
+
+
+def stored(folder: Path, seed: int = 0) -> Path:
+    folder.mkdir()
+    for name, data in archives(seed=seed).items():
+        (folder / name).write_bytes(data)
+    return folder
 
 
 def tree(root: Path) -> dict[str, str]:
@@ -69,14 +76,17 @@ def fetch(base_url: str | Path, root: Path, *splits: Split, keep: bool = False, 
     return root / "raw" / collection.path
 
 
+def digest(data: bytes) -> dict[str, Any]:
+    return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
 def recorded(root: Path) -> dict[str, Any]:
-    content = json.loads((root / "downloads" / "archives.json").read_text())
-    assert isinstance(content, dict)
-    return content
+    return dict(read_json(root / "downloads" / "archives.json"))
 
 
-def forget(root: Path, name: str) -> None:
-    kept = {other: digest for other, digest in recorded(root).items() if other != name}
+def forget(root: Path) -> None:
+    """Remove the digest of train, as the message of an archive that differs from it advises."""
+    kept = {other: digest for other, digest in recorded(root).items() if other != TRAIN}
     (root / "downloads" / "archives.json").write_text(json.dumps(kept))
 
 
@@ -97,32 +107,13 @@ def test_every_collection_is_fetched_once(server: Server, tmp_path: Path, addres
     assert (output / "LICENSE").read_bytes() == b"licence text\n"
     kept = {*server.files} if keep else {"LICENSE"}
     assert tree(tmp_path / "downloads").keys() == kept | {".lock", "archives.json"}
-    assert recorded(tmp_path) == {
-        name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in server.files.items()
-    }
+    assert recorded(tmp_path) == {name: digest(data) for name, data in server.files.items()}
     before = tree(tmp_path)
     fetch(server.base_url, tmp_path, keep=keep, collection=collection)
     assert tree(tmp_path) == before
     shutil.rmtree(tmp_path / "downloads")  # as after `dvc pull` in a fresh clone
     fetch(server.base_url, tmp_path, keep=keep, collection=collection)
     assert len(server.requests) == 4
-
-
-def test_read_only_and_linked_files_are_replaced(served: Server, tmp_path: Path) -> None:
-    output = fetch(served.base_url, tmp_path)
-    before = tree(output)
-    cache = tmp_path / "cache"
-    shutil.copytree(output, cache, copy_function=os.link)  # as DVC links its cache
-    for path in cache.rglob("*"):
-        if path.is_file():
-            path.chmod(0o444)
-    (output / "MANIFEST.json").unlink()
-    (output / "LICENSE").unlink()
-    cached = tree(cache)
-    fetch(served.base_url, tmp_path)
-    assert tree(output) == before
-    assert tree(cache) == cached
-    assert (output / "train" / "train_0.npz").stat().st_nlink == 1
 
 
 def test_a_mirror_must_give_the_same_bytes(served: Server, tmp_path: Path) -> None:
@@ -132,25 +123,30 @@ def test_a_mirror_must_give_the_same_bytes(served: Server, tmp_path: Path) -> No
     shutil.rmtree(output)
     with pytest.raises(DataError) as error:
         fetch(f"{served.base_url}/mirror", tmp_path, "train")
-    for part in (TRAIN, *(hashlib.sha256(data).hexdigest() for data in (first, second)), "archives.json"):
+    for part in (TRAIN, digest(first)["sha256"], digest(second)["sha256"], "archives.json"):
         assert part in str(error.value)
     assert not (output / "train").exists()
-    forget(tmp_path, TRAIN)
+    forget(tmp_path)
     fetch(f"{served.base_url}/mirror", tmp_path, "train")
     assert (output / "train" / "train_0.npz").read_bytes() == npz(1, 50_000)
 
 
 def test_settings_that_cannot_be_fetched_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"layout:cpu:random: .*{', '.join(COLLECTIONS)}"):
-        fetch("http://127.0.0.1", tmp_path, collection=Collection.parse("layout:cpu:random"))
-    for base_url in ("gs://bucket/v0", "no/such/folder"):
-        with pytest.raises(ConfigError, match=rf"data\.tpugraphs\.base_url={base_url}: expected"):
-            fetch(base_url, tmp_path)
-    (tmp_path / "raw" / XLA.path / "train").mkdir(parents=True)
-    with pytest.raises(ConfigError, match="a folder other than the output"):
-        fetch(tmp_path / "raw", tmp_path, "valid")
-    assert (tmp_path / "raw" / XLA.path / "train").exists()
-    assert not (tmp_path / "downloads").exists()
+    output = tmp_path / "raw" / XLA.path
+    (output / "train").mkdir(parents=True)
+    other = Collection.parse("layout:cpu:random")
+    for base_url, collection, message in (
+        ("http://127.0.0.1", other, f"layout:cpu:random: .*{', '.join(COLLECTIONS)}"),
+        ("gs://bucket/v0", XLA, r"data\.tpugraphs\.base_url=gs://bucket/v0: expected"),
+        ("no/such/folder", XLA, r"data\.tpugraphs\.base_url=no/such/folder: expected"),
+        (tmp_path / "raw", XLA, "a folder other than the output"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            fetch(base_url, tmp_path, "valid", collection=collection)
+    assert [*tmp_path.rglob("*")] == [tmp_path / "raw", *reversed(output.parents[:2]), output, output / "train"]
+
+
+# Damaged files
 
 
 def test_damaged_digests_are_refused(served: Server, tmp_path: Path) -> None:
@@ -161,31 +157,34 @@ def test_damaged_digests_are_refused(served: Server, tmp_path: Path) -> None:
             fetch(served.base_url, tmp_path)
 
 
-# Damaged archives
-
-
-def test_a_kept_archive_is_used_again_unless_it_is_damaged(
+def test_damaged_files_are_replaced_from_a_kept_archive_unless_that_is_damaged_too(
     served: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    output = fetch(served.base_url, tmp_path, keep=True)
-    before, kept = tree(tmp_path), tmp_path / "downloads" / TRAIN
+    output, cache, kept = tmp_path / "raw" / XLA.path, tmp_path / "cache", tmp_path / "downloads" / TRAIN
+    fetch(served.base_url, tmp_path, keep=True)
+    before = tree(output)
+    shutil.copytree(output, cache, copy_function=os.link)  # as DVC links its cache
+    for path in cache.rglob("*.*"):
+        path.chmod(0o444)
+    for damaged in ("train/train_0.npz", "valid/valid_0.npz", "test/stale.npz", "LICENSE"):
+        (output / damaged).unlink(missing_ok=True)
     (output / "train" / "train_0.npz").write_bytes(b"damaged")
-    (output / "valid" / "valid_0.npz").unlink()
     (output / "test" / "stale.npz").write_bytes(npz(99))
     fetch(served.base_url, tmp_path, keep=True)
-    assert tree(tmp_path) == before
+    assert tree(output) == tree(cache) == before
     assert len(served.requests) == 4
+    assert (output / "train" / "train_1.npz").stat().st_nlink == 1
     data = bytearray(kept.read_bytes())
     data[2000] ^= 1
     kept.write_bytes(data)
     (output / "train" / "train_0.npz").write_bytes(b"damaged")
     with caplog.at_level(logging.WARNING):
         fetch(served.base_url, tmp_path, keep=True)
-    assert tree(tmp_path) == before
+    assert tree(output) == before
+    assert kept.read_bytes() == GOOD
     assert served.requests[4:] == [TRAIN]
     (message,) = caplog.messages
-    for content in (data, served.files[TRAIN]):
-        assert hashlib.sha256(content).hexdigest() in message
+    assert all(digest(content)["sha256"] in message for content in (data, GOOD))
 
 
 GOOD = archives()[TRAIN]
@@ -212,23 +211,19 @@ def test_a_corrupted_archive_leaves_nothing(served: Server, tmp_path: Path, arch
 
 
 def test_a_folder_of_archives(tmp_path: Path) -> None:
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    for name, data in archives().items():
-        (mine / name).write_bytes(data)
+    mine = stored(tmp_path / "mine")
     before = tree(mine)
     for _ in range(2):
         output = fetch(mine, tmp_path)
         assert set(tree(output)) == NPZ_NAMES | {"LICENSE", "MANIFEST.json"}
         assert tree(mine) == before, "the user's archives stay"
-
     (output / ".MANIFEST.json.abc.partial").write_text("killed")
     fetch(mine, tmp_path, "valid")
     assert set(tree(output)) == {"LICENSE", "MANIFEST.json", "valid/valid_0.npz", "valid/valid_1.npz"}
     (mine / TRAIN).write_bytes(archives(seed=1)[TRAIN])
     with pytest.raises(DataError, match=f"{TRAIN}: content"):
         fetch(mine, tmp_path)
-    forget(tmp_path, TRAIN)
+    forget(tmp_path)
     (mine / TRAIN).write_bytes(DAMAGED)
     with pytest.raises(DataError, match=r"train_0\.npz: array: .*damaged"):
         fetch(mine, tmp_path)
@@ -303,12 +298,8 @@ def kill_everywhere(base_url: str, root: Path) -> None:
 def test_a_call_that_was_killed_before_any_write_and_repeated_ends_in_the_same_files(
     served: Server, tmp_path: Path
 ) -> None:
-    (tmp_path / "mine").mkdir()
-    for name, data in archives(seed=100).items():
-        (tmp_path / "mine" / name).write_bytes(data)
-    output = fetch(tmp_path / "mine", tmp_path / "start")
-    digest = {"size": len(served.files[TRAIN]), "sha256": hashlib.sha256(served.files[TRAIN]).hexdigest()}
-    (tmp_path / "start" / "downloads" / "archives.json").write_text(json.dumps({TRAIN: digest}))
+    output = fetch(stored(tmp_path / "mine", seed=100), tmp_path / "start")
+    (tmp_path / "start" / "downloads" / "archives.json").write_text(json.dumps({TRAIN: digest(served.files[TRAIN])}))
     (output / "LICENSE").unlink()
     (output / "train" / "stale.npz").write_bytes(npz(0))
     process = multiprocessing.get_context("spawn").Process(target=kill_everywhere, args=(served.base_url, tmp_path))

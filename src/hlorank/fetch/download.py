@@ -9,7 +9,7 @@ import shutil
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 from pathlib import Path, PurePosixPath
 
@@ -223,13 +223,13 @@ def download(url: str, target: Path, *, retries: int, timeout: float, unpack_to:
     _discard(target)
 
 
-def extract(archive: Path, target: Path, wanted: Callable[[PurePosixPath], bool]) -> None:
-    """Extract the wanted files of an uncompressed tar archive directly into an empty folder.
+def extract(archive: Path, target: Path, pattern: str) -> None:
+    """Extract the files of an uncompressed tar archive whose paths end as `pattern` directly into an empty folder.
 
     Only the bytes and the file name of a member are used: no folders, modes, owners or dates. An archive is refused
     with DataError if any member, wanted or not, is a link, a device, sparse or outside the archive's root, if it has
-    more than MAX_MEMBERS, a name twice or one that no graph can have, none of the wanted files, or is truncated or
-    damaged: also with a damaged header in the middle, which tarfile takes for the end.
+    more than MAX_MEMBERS, a name twice or one that no graph can have, no such files, or is truncated or damaged: also
+    with a damaged header in the middle, which tarfile takes for the end.
     """
     target.mkdir(parents=True, exist_ok=True)
     names: set[str] = set()
@@ -243,7 +243,7 @@ def extract(archive: Path, target: Path, wanted: Callable[[PurePosixPath], bool]
                 if special or path.is_absolute() or ".." in path.parts:
                     found = "a link, a device or a sparse file" if special else "a path out of the archive"
                     raise DataError(member.name, "a file or a folder inside the archive", found)
-                if not member.isreg() or not wanted(path):
+                if not (member.isreg() and path.match(pattern)):
                     continue
                 check_name(path.stem)
                 if path.name in names:
@@ -263,4 +263,4 @@ def extract(archive: Path, target: Path, wanted: Callable[[PurePosixPath], bool]
             raise
         raise DataError("archive", "a complete, uncompressed tar file", error, file=archive) from None
     if not names:
-        raise DataError("members", "the wanted files", "none of them", file=archive)
+        raise DataError("members", f"files {pattern}", "none", file=archive)

@@ -17,7 +17,7 @@ from numpy.random import Generator
 
 from hlorank.config import ConfigError
 from hlorank.data.graph import Graph, Int64
-from hlorank.hlo.hlo_pb2 import ConvolutionDimensionNumbers, HloInstructionProto, ShapeProto, Window, WindowDimension
+from hlorank.hlo.hlo_pb2 import HloInstructionProto, ShapeProto
 from hlorank.hlo.node_features import CONFIGURABLE, OPCODES, node_features, opcode_ids
 
 Shape = tuple[int, ...]
@@ -37,29 +37,20 @@ _WIDTHS = (32, 64, 96, 128, 192, 256, 384, 512)
 
 def convolution_fields(window: Sequence[int], stride: int, rank: int) -> dict[str, Any]:
     """Return the fields of a batch-first, feature-last convolution with "same" padding, its kernel spatial first."""
-    dimensions = [
-        WindowDimension(
-            size=size,
-            stride=stride,
-            padding_low=(size - 1) // 2,
-            padding_high=size // 2,
-            window_dilation=1,
-            base_dilation=1,
-        )
-        for size in window
-    ]
-    numbers = ConvolutionDimensionNumbers(
-        input_feature_dimension=rank - 1,
-        input_spatial_dimensions=range(1, rank - 1),
-        kernel_input_feature_dimension=rank - 2,
-        kernel_output_feature_dimension=rank - 1,
-        kernel_spatial_dimensions=range(rank - 2),
-        output_feature_dimension=rank - 1,
-        output_spatial_dimensions=range(1, rank - 1),
-    )
+    same = {"stride": stride, "window_dilation": 1, "base_dilation": 1}
     return {
-        "window": Window(dimensions=dimensions),
-        "convolution_dimension_numbers": numbers,
+        "window": {
+            "dimensions": [{"size": n, "padding_low": (n - 1) // 2, "padding_high": n // 2, **same} for n in window]
+        },
+        "convolution_dimension_numbers": {
+            "input_feature_dimension": rank - 1,
+            "input_spatial_dimensions": range(1, rank - 1),
+            "kernel_input_feature_dimension": rank - 2,
+            "kernel_output_feature_dimension": rank - 1,
+            "kernel_spatial_dimensions": range(rank - 2),
+            "output_feature_dimension": rank - 1,
+            "output_spatial_dimensions": range(1, rank - 1),
+        },
         "feature_group_count": 1,
         "batch_group_count": 1,
     }
@@ -100,10 +91,10 @@ class Program:
         if opcode == "parameter":
             fields["parameter_number"] = self._parameters
             self._parameters += 1
-        shape = ShapeProto(element_type=_ELEMENTS[element], dimensions=dims)
-        shape.layout.minor_to_major.extend(layout)
-        if opcode == "tuple":
-            shape.tuple_shapes.extend([ShapeProto()] * len(sources))
+        parts = [ShapeProto()] * len(sources) if opcode == "tuple" else []
+        shape = ShapeProto(
+            element_type=_ELEMENTS[element], dimensions=dims, layout={"minor_to_major": layout}, tuple_shapes=parts
+        )
         self._instructions.append(HloInstructionProto(opcode=opcode, shape=shape, **fields))
         self.dims.append(dims)
         self._layouts.append(layout)

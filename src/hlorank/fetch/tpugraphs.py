@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
@@ -36,16 +37,12 @@ from hlorank.files import (
 
 logger = logging.getLogger(__name__)
 
-COLLECTIONS = (
-    "layout:xla:default",
-    "layout:xla:random",
-    "layout:nlp:default",
-    "layout:nlp:random",
-    "tile:xla",
-)
+COLLECTIONS = ("layout:xla:default", "layout:xla:random", "layout:nlp:default", "layout:nlp:random", "tile:xla")
 LICENSE = "LICENSE"
 MANIFEST = "MANIFEST.json"
 """File in the collection's folder with the files of each complete split, and the digest of their archive."""
+DIGESTS = "archives.json"
+"""File in the folder of downloads with the digest of each file at its first download."""
 _TREES = ("npz", "npz_all/npz", "npz_all", ".")
 
 
@@ -67,36 +64,9 @@ class TpuGraphsConfig(Section):
 
 
 class _Digests(Section, extra="allow"):
-    """Digest of each file at its first download, by file name."""
+    """Digest of each file at its first download, by file name; a mirror must have the same bytes."""
 
     __pydantic_extra__: dict[str, Digest]
-
-
-class _Checksums:
-    """JSON file of `_Digests`, by which a mirror must have the same bytes."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def entries(self) -> dict[str, Digest]:
-        """Return the recorded digests; a damaged file is refused with DataError."""
-        if not self.path.exists():
-            return {}
-        remedy = "the size in bytes and the SHA-256 of each file; to record them again, remove the file"
-        return read_section(_Digests, self.path, remedy).__pydantic_extra__
-
-    def record(self, name: str, digest: Digest) -> None:
-        """Record the digest of a file."""
-        entries = self.entries() | {name: digest}
-        write_json(self.path, {name: digest.model_dump() for name, digest in entries.items()})
-
-    def verify(self, file: Path) -> Digest:
-        """Return the digest of a file; one that differs from the recorded digest is refused with DataError."""
-        recorded, digest = self.entries().get(file.name), Digest.of(file)
-        if recorded not in (None, digest):
-            remedy = f"it is damaged, or its source has changed: to accept it, remove its entry in {self.path}"
-            raise DataError("content", f"{recorded}", f"{digest}; {remedy}", file=file)
-        return digest
 
 
 class _Content(Section):
@@ -106,57 +76,13 @@ class _Content(Section):
     files: dict[str, str]
 
 
-class _Splits:
-    """Folder of a collection, in which each split is either complete and in the manifest, or absent from it.
-
-    The files are checked against the manifest, as DVC and other origins write this folder too.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._manifest = folder / MANIFEST
-
-    def _entries(self) -> dict[str, Any]:
-        try:
-            return read_json(self._manifest)
-        except DataError:
-            return {}
-
-    def intact(self, split: str) -> _Content | None:
-        """Return the split's content if its files are exactly those of the manifest, else None."""
-        try:
-            content = parse(_Content, self._entries().get(split))
-        except ConfigError:
-            return None
-        folder, files = self.folder / split, content.files
-        names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-        intact = names == files.keys() and all(sha256_file(folder / name) == files[name] for name in sorted(names))
-        return content if intact else None
-
-    def discard(self, split: str) -> None:
-        """Remove a split, first from the manifest, with what a kill left of it."""
-        self._forget(split)
-        for folder in (self.folder / split, *self.folder.glob(f".{split}.*")):
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def _forget(self, split: str) -> None:
-        entries = self._entries()
-        if entries.pop(split, None) is not None:
-            write_json(self._manifest, entries)
-
-    def replace(
-        self, split: str, source: Path, size: int, write: Callable[[Path], object], archive: str | None = None
-    ) -> None:
-        """Replace a split by the files of `size` bytes that `write` puts into an empty folder, after a check of each.
-
-        After a kill at any point the manifest lists no files of two versions.
-        """
-        require_space([(self.folder, size)])
-        with atomic_folder(self.folder / split) as staged:
-            write(staged)
-            content = _Content(archive=archive, files=_checked(staged, source))
-            self._forget(split)
-        write_json(self._manifest, {**self._entries(), split: content.model_dump()})
+def _record(path: Path, known: Mapping[str, Any], name: str, entry: Section | None) -> None:
+    """Write the known entries of a JSON file with another one, or without it (None)."""
+    entries = {key: value for key, value in known.items() if key != name}
+    if entry is not None:
+        entries[name] = entry.model_dump()
+    if entries != known:
+        write_json(path, entries)
 
 
 def _checked(folder: Path, source: Path) -> dict[str, str]:
@@ -178,28 +104,27 @@ def _checked(folder: Path, source: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Fetch:
-    """One call of `fetch`, its arguments checked."""
+    """One call of `fetch`, its arguments checked.
+
+    In `output` each split is either complete and in the manifest, or absent from it. The files are checked against the
+    manifest, as DVC and other origins write this folder too.
+    """
 
     collection: Collection
     config: TpuGraphsConfig
     downloads: Path
-    checksums: _Checksums
-    splits: _Splits
-
-    def archive_name(self, split: str) -> str:
-        return f"npz_{'_'.join(self.collection.parts)}_{split}.tar"
+    output: Path
 
     def from_server(self) -> None:
         # The small file is first: a wrong address then fails before gigabytes are downloaded.
-        if not (self.splits.folder / LICENSE).is_file():
+        if not (self.output / LICENSE).is_file():
             path = self._download(LICENSE)
-            self.checksums.record(LICENSE, self.checksums.verify(path))
+            self._accept(path, self._verified(path))
             self._copy_license(path)
         for split in self.config.splits:
-            name = self.archive_name(split)
-            kept = self.downloads / name
+            kept = self.downloads / self._archive_name(split)
             if not self._is_done(split):
-                self._download(name)
+                self._download(kept.name)
                 try:
                     self._unpack(kept, split)
                 except OSError:  # no space, for example
@@ -217,64 +142,118 @@ class _Fetch:
         else:
             logger.warning("%s: no %s there; the dataset's licence is at the official address", folder, LICENSE)
         for split in self.config.splits:
-            archive = folder / self.archive_name(split)
+            archive = folder / self._archive_name(split)
             if archive.is_file():
                 self._unpack(archive, split)
             else:
                 self._copy(folder, split)
 
+    def discard(self, split: str) -> None:
+        """Remove a split, first from the manifest, with what a kill left of it."""
+        _record(self.output / MANIFEST, self._contents(), split, None)
+        for folder in (self.output / split, *self.output.glob(f".{split}.*")):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _archive_name(self, split: str) -> str:
+        return f"npz_{'_'.join(self.collection.parts)}_{split}.tar"
+
+    def _digests(self) -> dict[str, Digest]:
+        """Return the recorded digests; a damaged file is refused with DataError."""
+        path = self.downloads / DIGESTS
+        if not path.exists():
+            return {}
+        remedy = "the size in bytes and the SHA-256 of each file; to record them again, remove the file"
+        return read_section(_Digests, path, remedy).__pydantic_extra__
+
+    def _accept(self, file: Path, digest: Digest) -> None:
+        known = {name: entry.model_dump() for name, entry in self._digests().items()}
+        _record(self.downloads / DIGESTS, known, file.name, digest)
+
+    def _verified(self, file: Path) -> Digest:
+        """Return the digest of a file; one that differs from the recorded digest is refused with DataError."""
+        recorded, digest = self._digests().get(file.name), Digest.of(file)
+        if recorded not in (None, digest):
+            place = self.downloads / DIGESTS
+            remedy = f"it is damaged, or its source has changed: to accept it, remove its entry in {place}"
+            raise DataError("content", f"{recorded}", f"{digest}; {remedy}", file=file)
+        return digest
+
+    def _contents(self) -> dict[str, Any]:
+        try:
+            return read_json(self.output / MANIFEST)
+        except DataError:
+            return {}
+
+    def _intact(self, split: str) -> _Content | None:
+        """Return the split's content if its files are exactly those of the manifest, else None."""
+        try:
+            content = parse(_Content, self._contents().get(split))
+        except ConfigError:
+            return None
+        paths = sorted((self.output / split).glob("*"))
+        intact = {path.name for path in paths} == content.files.keys()
+        return content if intact and all(sha256_file(path) == content.files[path.name] for path in paths) else None
+
     def _is_done(self, split: str) -> bool:
-        content, recorded = self.splits.intact(split), self.checksums.entries().get(self.archive_name(split))
+        content, recorded = self._intact(split), self._digests().get(self._archive_name(split))
         if content is None or content.archive is None:
             return False
         return recorded is None or recorded.sha256 == content.archive
 
+    def _replace(self, split: str, source: Path, size: int, archive: str | None, write: Callable[[Path], None]) -> None:
+        """Replace a split by the files of `size` bytes that `write` puts into an empty folder, after a check of each.
+
+        After a kill at any point the manifest lists no files of two versions.
+        """
+        require_space([(self.output, size)])
+        with atomic_folder(self.output / split) as staged:
+            write(staged)
+            content = _Content(archive=archive, files=_checked(staged, source))
+            _record(self.output / MANIFEST, self._contents(), split, None)
+        _record(self.output / MANIFEST, self._contents(), split, content)
+
     def _download(self, name: str) -> Path:
         """Return the downloaded file; a kept file that differs from its recorded digest is downloaded again."""
-        path, recorded = self.downloads / name, self.checksums.entries().get(name)
+        path, recorded = self.downloads / name, self._digests().get(name)
         if path.exists() and recorded is not None and (found := Digest.of(path)) != recorded:
-            logger.warning("%s: %s, but %s in %s; downloading again", path, found, recorded, self.checksums.path)
+            place = self.downloads / DIGESTS
+            logger.warning("%s: %s, but %s in %s; downloading again", path, found, recorded, place)
             path.unlink()
         url = f"{self.config.base_url.rstrip('/')}/{name}"
-        unpack_to = self.splits.folder if name != LICENSE else None
+        unpack_to = self.output if name != LICENSE else None
         download(url, path, retries=self.config.retries, timeout=self.config.timeout_seconds, unpack_to=unpack_to)
         return path
 
     def _copy_license(self, source: Path) -> None:
-        with atomic_path(self.splits.folder / LICENSE) as temporary:
+        with atomic_path(self.output / LICENSE) as temporary:
             shutil.copyfile(source, temporary)
 
     def _unpack(self, archive: Path, split: str) -> None:
-        digest, content = self.checksums.verify(archive), self.splits.intact(split)
+        digest, content = self._verified(archive), self._intact(split)
         if content is None or content.archive != digest.sha256:
-            inside = (*self.collection.parts, split)
-
-            def wanted(path: PurePosixPath) -> bool:
-                return path.suffix == ".npz" and path.parent.parts[-len(inside) :] == inside
-
-            self.splits.replace(
-                split, archive, digest.size, lambda folder: extract(archive, folder, wanted), digest.sha256
-            )
-        self.checksums.record(archive.name, digest)  # only of an archive that is intact
+            pattern = f"{self.collection.path.as_posix()}/{split}/?*.npz"
+            write = partial(extract, archive, pattern=pattern)
+            self._replace(split, archive, digest.size, digest.sha256, write)
+        self._accept(archive, digest)  # only an archive that is intact
 
     def _copy(self, folder: Path, split: str) -> None:
         places = [folder / tree / self.collection.path / split for tree in _TREES]
         source = next((place for place in places if place.is_dir()), None)
         if source is None:
             folders = ", ".join(str(place.relative_to(folder)) for place in places)
-            expected = f"{self.archive_name(split)} or one of the folders {folders}"
+            expected = f"{self._archive_name(split)} or one of the folders {folders}"
             remedy = "none of them; complete the folder, or leave the split out of data.tpugraphs.splits"
             raise DataError(f"split {split} of {self.collection}", expected, remedy, file=folder)
-        paths, content = sorted(source.glob("*.npz")), self.splits.intact(split)
+        paths, content = sorted(source.glob("*.npz")), self._intact(split)
         if not paths:
             raise DataError("folder", "npz files", "none", file=source)
+
+        def copy(staged: Path) -> None:
+            for path in paths:  # copies, not links: the raw data must not change when its source does
+                shutil.copyfile(path, staged / path.name)
+
         if content is None or content.files != {path.name: sha256_file(path) for path in paths}:
-
-            def copy(staged: Path) -> None:
-                for path in paths:  # copies, not links: the raw data must not change when its source does
-                    shutil.copyfile(path, staged / path.name)
-
-            self.splits.replace(split, source, sum(path.stat().st_size for path in paths), copy)
+            self._replace(split, source, sum(path.stat().st_size for path in paths), None, copy)
 
 
 def fetch(collection: Collection, config: TpuGraphsConfig, output: Path) -> None:
@@ -297,9 +276,9 @@ def fetch(collection: Collection, config: TpuGraphsConfig, output: Path) -> None
         for leftover in (*downloads.glob(".*.partial"), *output.glob(".*.partial")):  # of writes that were killed
             if leftover.is_file():
                 leftover.unlink()
-        job = _Fetch(collection, config, downloads, _Checksums(downloads / "archives.json"), _Splits(output))
+        job = _Fetch(collection, config, downloads, output)
         for split in set(SPLITS) - set(config.splits):
-            job.splits.discard(split)
+            job.discard(split)
         if is_url:
             job.from_server()
         else:
