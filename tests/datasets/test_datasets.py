@@ -26,7 +26,7 @@ from hlorank.files import DataError
 from tests.data.npz_files import Arrays, layout_arrays, save, tile_arrays
 
 ROOT = Path(__file__).parents[2]
-LAYOUT, TILE = Collection.parse("layout/own/random"), Collection.parse("tile/own")
+LAYOUT = Collection.parse("layout/own/random")
 
 
 def second_layout() -> Arrays:
@@ -59,12 +59,14 @@ def layout_tree(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tile_tree(tmp_path: Path) -> Path:
-    """Write npz/tile/own, without splits: kernels k0 to k3."""
+    """Write npz/tile/own, without splits: kernels k0 to k3; the labels of the last one are withheld."""
     folder = tmp_path / "own" / "npz" / "tile" / "own"
     folder.mkdir(parents=True)
     for number in range(4):
         arrays = tile_arrays()
-        save(folder / f"k{number}.npz", arrays | {"config_feat": arrays["config_feat"] + number})
+        arrays["config_feat"] += number
+        arrays["config_runtime"] *= number < 3
+        save(folder / f"k{number}.npz", arrays)
     return tmp_path / "own"
 
 
@@ -138,30 +140,15 @@ def test_columns_have_stores_of_their_own(layout_tree: Path, tmp_path: Path) -> 
     assert features.open("train", "a").node_feat.shape[1] < 140
 
 
-def test_withheld_graphs_without_splits_are_test(tile_tree: Path) -> None:
-    folds = '{"folds": 3, "families": {"k0": 0, "k1": 1, "k2": 2}}'
-    (tile_tree / "split.json").write_text(folds)
-    with np.load(tile_tree / "npz/tile/own/k3.npz") as file:
-        arrays = {key: file[key] for key in file.files} | {"config_runtime": np.zeros(3, dtype=np.int64)}
-    save(tile_tree / "npz/tile/own/k3.npz", arrays)
-    store = processed_store(TILE, tile_tree)
-    assert store.graphs("test") == ["k1", "k3"]
-    (tile_tree / "split.json").write_text(folds.replace('"k2": 2', '"k2": 1').replace('"k1": 1', '"k1": 2'))
-    assert processed_store(TILE, tile_tree).graphs("test") == ["k2", "k3"]
-
-
-def test_wrong_names_and_missing_splits_are_refused(layout_tree: Path, tile_tree: Path) -> None:
+def test_the_default_root_is_what_fetch_writes_and_what_is_not_there_is_refused(
+    layout_tree: Path, tile_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(DataError, match=r"split\.json"):
-        processed_store(TILE, tile_tree)
+        load("tile/own", tile_tree)
     with pytest.raises(ConfigError, match="columns='raw'"):
         load("layout/own/random", layout_tree, "raw")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="layout/own"):
         load("layout/own", layout_tree)
-
-
-def test_the_default_root_is_what_fetch_writes(
-    layout_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     assert OmegaConf.load(ROOT / "conf/config.yaml").paths.raw == RAW
     (tmp_path / "data").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -169,8 +156,8 @@ def test_the_default_root_is_what_fetch_writes(
         load("layout/own/random")
     layout_tree.rename("data/raw")
     assert len(load("layout/own/random")) == 3
-    with pytest.raises(DataError, match=r"stages\.fetch collection=tile/own.*found layout/own/random"):
-        load("tile/own")
+    with pytest.raises(DataError, match=r"stages\.fetch collection=tile/other.*found layout/own/random"):
+        load("tile/other")
 
 
 # Graphs
@@ -212,15 +199,12 @@ def test_configurations_are_those_of_the_file(layout_tree: Path) -> None:
         data.configuration([4])
 
 
-def test_a_kernel_has_its_tiles(tile_tree: Path) -> None:
-    (tile_tree / "split.json").write_text('{"folds": 3, "families": {"k0": 0, "k1": 1, "k2": 2, "k3": 2}}')
+def test_a_kernel_has_its_tiles_and_its_split_is_that_of_the_split_file(tile_tree: Path) -> None:
+    (tile_tree / "split.json").write_text('{"folds": 3, "families": {"k0": 0, "k1": 1, "k2": 2}}')
     dataset = load("tile/own", tile_tree)
-    assert {split: index.tolist() for split, index in dataset.get_idx_split().items()} == {
-        "train": [0, 1],
-        "valid": [2],
-        "test": [3],
-    }
-    data, raw = dataset[3], tile_arrays()
+    splits = {split: index.tolist() for split, index in dataset.get_idx_split().items()}
+    assert splits == {"train": [0], "valid": [1], "test": [2, 3]}, "withheld labels are in test"
+    data, raw = dataset[2], tile_arrays()
     assert data.name == "k1"
     np.testing.assert_array_equal(data.configuration([2, 0]), raw["config_feat"][[2, 0]] + 1, strict=True)
     assert data.normalizer.tolist() == [10, 10, 40]
@@ -229,6 +213,8 @@ def test_a_kernel_has_its_tiles(tile_tree: Path) -> None:
         _ = data.codes
     (batch,) = DataLoader(dataset[:2], batch_size=2)
     assert batch.normalizer.tolist() == [10, 10, 40] * 2
+    (tile_tree / "split.json").write_text('{"folds": 3, "families": {"k0": 0, "k1": 2, "k2": 1}}')
+    assert load("tile/own", tile_tree).graphs[2:] == [("test", "k2"), ("test", "k3")]
 
 
 def test_a_batch_counts_nodes_and_keeps_runtimes_apart(layout_tree: Path) -> None:

@@ -31,15 +31,7 @@ from pydantic import Field, NonNegativeInt, model_validator
 from hlorank.compute import SERIAL, map_graphs
 from hlorank.config import ConfigError, Section
 from hlorank.data.collection import SPLITS, Collection, remove_stale, write_graph
-from hlorank.data.configurations import (
-    LAYOUT_DIMS,
-    LAYOUT_VALUES,
-    LayoutConfigurations,
-    MeasuredGraph,
-    Measurements,
-    pack_layouts,
-    unpack_layouts,
-)
+from hlorank.data.configurations import LAYOUT_DIMS, LAYOUT_VALUES, LayoutConfigurations, MeasuredGraph, Measurements
 from hlorank.data.graph import Graph, Int64
 from hlorank.fetch.synthetic_graphs import ELEMENTWISE, MIN_NODES, build_graph
 from hlorank.files import DataError, code_digest, counted, fingerprint, read_json, write_json
@@ -165,10 +157,7 @@ def layout_graph(
     codes, runtime = _explore(rng, RuntimeModel(graph, node_ids, codebook), options, distinct, search)
     repeats = rng.integers(len(codes), size=configurations - len(codes))
     order = rng.permutation(np.concatenate([np.arange(len(codes)), repeats]))
-    used = np.zeros(len(codebook), dtype=bool)  # a reader of the file makes a codebook of the rows in use
-    used[codes] = True
-    rank = (np.cumsum(used) - 1).astype(np.min_scalar_type(int(used.sum()) - 1))
-    layouts = LayoutConfigurations(node_ids, codebook[used], rank[codes[order]])
+    layouts = LayoutConfigurations(node_ids, codebook, codes[order])
     measured = runtime[order] * np.exp(rng.normal(0.0, noise, len(order)))
     return MeasuredGraph(name, graph, layouts, Measurements(np.maximum(np.rint(measured), 1).astype(np.int64)))
 
@@ -190,17 +179,16 @@ def _draw_space(rng: Generator, graph: Graph, node_ids: Int64) -> tuple[Layouts,
     has_kernel = graph.node_opcode[node_ids] == _CONVOLUTION
     signature = np.stack([ranks[node_ids], ranks[inputs], ranks[kernels] * has_kernel], axis=1)
     signatures, member = np.unique(signature, axis=0, return_inverse=True)
-    keys = np.empty((len(signatures), _ROWS_PER_SIGNATURE), dtype=np.int64)
-    for of_signature, slots in zip(keys, signatures, strict=True):
-        rows = np.full((_ROWS_PER_SIGNATURE, LAYOUT_VALUES), -1, dtype=np.int8)
+    drawn = np.full((len(signatures), _ROWS_PER_SIGNATURE, LAYOUT_VALUES), -1, dtype=np.int8)
+    for rows, slots in zip(drawn, signatures, strict=True):
         for tensor, rank in enumerate(slots):
             start = tensor * LAYOUT_DIMS
             rows[:, start : start + rank] = rng.permuted(np.tile(np.arange(rank), (_ROWS_PER_SIGNATURE, 1)), axis=1)
-        of_signature[:] = pack_layouts(rows)
-    default = pack_layouts(np.full(LAYOUT_VALUES, -1, dtype=np.int8))
-    known, codes = np.unique(np.append(keys, default), return_inverse=True)
-    options = codes[:-1].reshape(keys.shape)[member.ravel()]
-    return unpack_layouts(known), options.astype(np.min_scalar_type(len(known) - 1))
+    default = np.full((1, LAYOUT_VALUES), -1, dtype=np.int8)
+    known = np.concatenate([default, drawn.reshape(-1, LAYOUT_VALUES)])
+    codebook, codes = np.unique(known, axis=0, return_inverse=True)
+    options = codes.ravel()[1:].reshape(len(signatures), -1)[member.ravel()]
+    return codebook, options.astype(np.min_scalar_type(len(codebook) - 1))
 
 
 def _explore(rng: Generator, model: RuntimeModel, options: Codes, wanted: int, search: str) -> tuple[Codes, Float64]:

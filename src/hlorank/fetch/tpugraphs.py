@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -76,8 +76,16 @@ class _Content(Section):
     files: dict[str, str]
 
 
-def _record(path: Path, known: Mapping[str, Any], name: str, entry: Section | None) -> None:
-    """Write the known entries of a JSON file with another one, or without it (None)."""
+def _entries(path: Path) -> dict[str, Any]:
+    try:
+        return read_json(path)
+    except DataError:
+        return {}
+
+
+def _record(path: Path, name: str, entry: Section | None) -> None:
+    """Write the entries of a JSON file with another one, or without it (None)."""
+    known = _entries(path)
     entries = {key: value for key, value in known.items() if key != name}
     if entry is not None:
         entries[name] = entry.model_dump()
@@ -119,7 +127,7 @@ class _Fetch:
         # The small file is first: a wrong address then fails before gigabytes are downloaded.
         if not (self.output / LICENSE).is_file():
             path = self._download(LICENSE)
-            self._accept(path, self._verified(path))
+            _record(self.downloads / DIGESTS, LICENSE, self._verified(path))
             self._copy_license(path)
         for split in self.config.splits:
             kept = self.downloads / self._archive_name(split)
@@ -150,7 +158,7 @@ class _Fetch:
 
     def discard(self, split: str) -> None:
         """Remove a split, first from the manifest, with what a kill left of it."""
-        _record(self.output / MANIFEST, self._contents(), split, None)
+        _record(self.output / MANIFEST, split, None)
         for folder in (self.output / split, *self.output.glob(f".{split}.*")):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -165,10 +173,6 @@ class _Fetch:
         remedy = "the size in bytes and the SHA-256 of each file; to record them again, remove the file"
         return read_section(_Digests, path, remedy).__pydantic_extra__
 
-    def _accept(self, file: Path, digest: Digest) -> None:
-        known = {name: entry.model_dump() for name, entry in self._digests().items()}
-        _record(self.downloads / DIGESTS, known, file.name, digest)
-
     def _verified(self, file: Path) -> Digest:
         """Return the digest of a file; one that differs from the recorded digest is refused with DataError."""
         recorded, digest = self._digests().get(file.name), Digest.of(file)
@@ -178,16 +182,10 @@ class _Fetch:
             raise DataError("content", f"{recorded}", f"{digest}; {remedy}", file=file)
         return digest
 
-    def _contents(self) -> dict[str, Any]:
-        try:
-            return read_json(self.output / MANIFEST)
-        except DataError:
-            return {}
-
     def _intact(self, split: str) -> _Content | None:
         """Return the split's content if its files are exactly those of the manifest, else None."""
         try:
-            content = parse(_Content, self._contents().get(split))
+            content = parse(_Content, _entries(self.output / MANIFEST).get(split))
         except ConfigError:
             return None
         paths = sorted((self.output / split).glob("*"))
@@ -209,8 +207,8 @@ class _Fetch:
         with atomic_folder(self.output / split) as staged:
             write(staged)
             content = _Content(archive=archive, files=_checked(staged, source))
-            _record(self.output / MANIFEST, self._contents(), split, None)
-        _record(self.output / MANIFEST, self._contents(), split, content)
+            _record(self.output / MANIFEST, split, None)
+        _record(self.output / MANIFEST, split, content)
 
     def _download(self, name: str) -> Path:
         """Return the downloaded file; a kept file that differs from its recorded digest is downloaded again."""
@@ -234,7 +232,7 @@ class _Fetch:
             pattern = f"{self.collection.path.as_posix()}/{split}/?*.npz"
             write = partial(extract, archive, pattern=pattern)
             self._replace(split, archive, digest.size, digest.sha256, write)
-        self._accept(archive, digest)  # only an archive that is intact
+        _record(self.downloads / DIGESTS, archive.name, digest)  # only of an archive that is intact
 
     def _copy(self, folder: Path, split: str) -> None:
         places = [folder / tree / self.collection.path / split for tree in _TREES]
