@@ -48,7 +48,7 @@ def order(graph: Graph, node: int) -> tuple[int, ...]:
 
 
 def operands(graph: Graph, node: int) -> list[int]:
-    return graph.edge_index[graph.edge_index[:, 0] == node, 1].tolist()
+    return [*graph.edge_index[graph.edge_index[:, 0] == node, 1].tolist()]
 
 
 def tree(folder: Path) -> dict[str, bytes]:

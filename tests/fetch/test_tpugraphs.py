@@ -76,7 +76,7 @@ def fetch(base_url: str | Path, root: Path, *splits: Split, keep: bool = False, 
     return root / "raw" / collection.path
 
 
-def digest(data: bytes) -> dict[str, Any]:
+def digest(data: bytes | bytearray) -> dict[str, Any]:
     return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
