@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
+from dataclasses import replace
 from pathlib import Path
 
 import grimp
@@ -18,7 +17,7 @@ import pytest
 from hlorank.data.collection import SPLITS, Collection, graph_files, read_graph, sidecar_path, write_graph
 from hlorank.data.configurations import TILE_FEATURES
 from hlorank.data.splits import family
-from hlorank.featurize.feature_store import FeatureStore
+from hlorank.featurize.feature_store import FeatureStore, graph_folder, skip_reason
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.featurize.featurize_collection import CODE, featurize_collection, featurize_files
 from hlorank.featurize.featurize_graph import featurize_graph
@@ -26,12 +25,31 @@ from hlorank.files import DataError, read_json, sha256_file
 from hlorank.hlo.extra import extra_features, extra_path, write_extra
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.program import Program, flatten
-from tests.featurize.conftest import MakeGraph
+from tests.featurize.conftest import MakeGraph, fitted
 from tests.sections import featurize_config
 
 LAYOUT = Collection("layout", "cpu", "random")
 TILE = Collection("tile", "cpu")
 CONFIG = featurize_config()
+
+KILLED = f"""
+import os, signal, sys
+from pathlib import Path
+from hlorank.config import FeaturizeConfig
+from hlorank.data.collection import Collection
+from hlorank.featurize import featurize_collection as module
+
+make = module.featurize_graph
+
+def make_or_die(measured, *arguments):
+    if measured.name == "b":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return make(measured, *arguments)
+
+module.featurize_graph = make_or_die
+config = FeaturizeConfig(**{CONFIG.model_dump()!r})
+module.featurize_collection(Path(sys.argv[1]), Collection.parse("layout:cpu:random"), config, Path(sys.argv[2]))
+"""
 
 
 @pytest.fixture
@@ -94,10 +112,11 @@ def test_features_of_unchanged_graphs_are_kept_and_only_train_is_fitted(
     write_graph(raw / LAYOUT.path / "valid/c.npz", layout_graph("c", seed=8))
     (raw / LAYOUT.path / "test/..d.npz").unlink()
     (output / "graphs/train/.b.partial").mkdir()
+    (output / "graphs/train/b/graph.json").write_text("{")
     featurize_collection(raw, LAYOUT, CONFIG, output)
     after, second = changed_at(output), FeatureStore(output)
     kept = {key for key in after if after[key] == before[key]}
-    assert kept == {key for key in before if key.startswith("graphs/train/")}
+    assert kept == {key for key in before if key.startswith(("graphs/train/a", "graphs/train/same"))}
     assert first.spec.model_dump(mode="json") == second.spec.model_dump(mode="json")
     assert first.fingerprint != second.fingerprint
     assert not list((output / "graphs/test").iterdir())
@@ -146,37 +165,14 @@ def test_split_half_tau_and_family_of_a_sidecar_are_kept(tmp_path: Path, raw: Pa
 
 
 def test_a_kill_leaves_an_incomplete_store_that_the_next_run_completes(tmp_path: Path, raw: Path) -> None:
-    featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "whole")
     output = tmp_path / "out"
-    script = tmp_path / "build.py"
-    script.write_text(f"""
-import time
-from pathlib import Path
-from hlorank.config import FeaturizeConfig
-from hlorank.data.collection import Collection
-from hlorank.featurize import featurize_collection as module
-
-make = module.featurize_graph
-
-def slow(measured, *arguments):
-    if measured.name == "b":
-        time.sleep(60)
-    return make(measured, *arguments)
-
-module.featurize_graph = slow
-config = FeaturizeConfig(**{CONFIG.model_dump()!r})
-module.featurize_collection(Path({str(raw)!r}), Collection("layout", "cpu", "random"), config, Path({str(output)!r}))
-""")
-    process = subprocess.Popen([sys.executable, script], start_new_session=True)
-    deadline = time.monotonic() + 60
-    while not (output / "graphs/train/a.4x4").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGKILL)
-    assert process.wait() == -9
+    command = [sys.executable, "-c", KILLED, str(raw), str(output)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     assert (output / "graphs/train/a.4x4").exists()
     with pytest.raises(DataError, match="stage featurize"):
         FeatureStore(output)
-    featurize_collection(raw, LAYOUT, CONFIG, output)
+    for folder in (output, tmp_path / "whole"):
+        featurize_collection(raw, LAYOUT, CONFIG, folder)
     assert digests(output) == digests(tmp_path / "whole")
 
 
@@ -292,3 +288,23 @@ def test_bounds_of_tpus_are_registers(raw: Path, tmp_path: Path) -> None:
     assert {column: scales["cpu"][column] for column in scales["cpu"] if column < TILE_FEATURES} == {
         column: scales["xla"][column] for column in scales["xla"] if column < TILE_FEATURES
     }
+
+
+def test_any_name_gives_a_separate_folder(tmp_path: Path) -> None:
+    names = ["unet_3d.4x4.bf16", ".hidden", "..", ".", "a/../../b", "späte: 50 %", "x" * 250]
+    names += [".a", "%2Ea", "a", "A", "a.b", "a%2Eb", "a/b", "a%2Fb"]
+    folders = {graph_folder(tmp_path, "train", name) for name in names}
+    assert len(folders) == len(names)
+    for folder in folders:
+        assert folder.resolve().parent == tmp_path / "graphs" / "train"
+        assert not folder.name.startswith(".")
+        folder.mkdir(parents=True)
+
+
+def test_skip_reasons(layout_graph: MakeGraph, tile_graph: MakeGraph) -> None:
+    tile, layout = tile_graph(), layout_graph()
+    assert skip_reason(featurize_graph(tile, fitted("tile:xla", tile))) is None
+    features = featurize_graph(layout, fitted("layout:xla:random", layout))
+    assert skip_reason(features) is None
+    assert skip_reason(replace(features, runtime=0 * features.runtime)) == "labels withheld"
+    assert skip_reason(replace(features, runtime=0 * features.runtime + 7)) == "all runtimes are equal"

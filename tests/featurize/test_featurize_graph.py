@@ -1,22 +1,29 @@
-"""Featurization of one graph."""
+"""Featurization of one graph: pruning, columns of nodes, distinct configurations, distances."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
 
 from hlorank.config import FeaturizeConfig
-from hlorank.data.collection import read_graph
+from hlorank.data.collection import Collection, read_graph
 from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, Measurements
 from hlorank.data.graph import Graph, Int64
-from hlorank.featurize.features import LayoutFeatures, TileFeatures, distances
+from hlorank.featurize.columns import node_columns, node_layout
+from hlorank.featurize.features import LayoutFeatures, TileFeatures, column_blocks, distances, distinct_rows
 from hlorank.featurize.featurize_graph import featurize_graph, prune
+from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.files import DataError
+from hlorank.hlo.extra import extra_features
+from hlorank.hlo.reader import featurize, read_records
 from tests.featurize.conftest import MakeGraph, fitted
 from tests.sections import featurize_config
 
@@ -63,7 +70,7 @@ def test_only_edges_that_touch_configurable_nodes() -> None:
 
 
 @given(measured_graphs(), st.builds(featurize_config, prune_hops=st.integers(0, 3), prune_edges=st.booleans()))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=60)
 def test_kept_nodes_edges_and_computations(measured: MeasuredGraph, options: FeaturizeConfig) -> None:
     graph, configurations = measured.graph, measured.configurations
     assert isinstance(configurations, LayoutConfigurations)
@@ -82,14 +89,6 @@ def test_kept_nodes_edges_and_computations(measured: MeasuredGraph, options: Fea
         for splits, nodes in ((graph.node_splits, pruned.kept), (pruned.node_splits, np.arange(len(pruned.kept))))
     )
     np.testing.assert_array_equal(np.unique(before, return_inverse=True)[1] + 1, after)
-
-
-def test_tiles_and_layouts_without_options_keep_all(layout_graph: MakeGraph, tile_graph: MakeGraph) -> None:
-    for measured, options in ((tile_graph(nodes=6), EDGES), (layout_graph(nodes=40), PLAIN)):
-        graph, pruned = measured.graph, prune(measured, options)
-        assert pruned.node_of.tolist() == pruned.kept.tolist() == list(range(graph.nodes))
-        np.testing.assert_array_equal(pruned.edge_index, graph.edge_index)
-        np.testing.assert_array_equal(pruned.node_splits, graph.node_splits)
 
 
 @pytest.mark.parametrize(
@@ -135,10 +134,12 @@ def test_layout_features(layout_graph: MakeGraph) -> None:
 
 def test_tile_features(tile_graph: MakeGraph) -> None:
     measured = tile_graph(configurations=9)
-    spec = fitted("tile:xla", measured)
+    spec = fitted("tile:xla", measured, prune_hops=1, prune_edges=True)  # options of layouts
     features = featurize_graph(measured, spec)
     parts = features.configurations
     assert isinstance(parts, TileFeatures)
+    np.testing.assert_array_equal(features.edge_index, measured.graph.edge_index)
+    assert features.nodes == 6
     assert features.row_of.tolist() == [0, 0, 1, 2, 3, 4, 5, 6, 7]
     assert spec.tile_columns is not None
     assert spec.tile_columns.columns.tolist() == list(range(16))  # input bounds are constant
@@ -205,3 +206,107 @@ def test_real_layouts(shared_data: Path, path: str, configurations: int, distinc
     rank = (measured.graph.node_feat[:, 21:27] > 0).sum(axis=1)
     assert ((features.node_layout >= 0).sum(axis=1) == rank).all()
     assert np.isfinite(features.node_feat).all()
+
+
+def raw_nodes(*nodes: tuple[list[int], list[int]]) -> np.ndarray:
+    """Make node features with the given dimensions and minor_to_major."""
+    feat = np.zeros((len(nodes), 140), dtype=np.float32)
+    for row, (dims, layout) in zip(feat, nodes, strict=True):
+        row[21 : 21 + min(len(dims), 6)] = dims[:6]
+        row[27], row[28] = sum(dims), np.prod(dims)
+        row[134 : 134 + min(len(layout), 6)] = layout[:6]
+    return feat
+
+
+@pytest.mark.parametrize(
+    ("dims", "layout", "expected"),
+    [
+        ([], [], []),  # a scalar or a tuple
+        ([5], [0], [0]),
+        ([5, 7], [1, 0], [1, 0]),
+        ([5, 7], [0, 1], [0, 1]),
+        ([1, 1, 9], [2, 0, 1], [2, 0, 1]),
+        ([2] * 6, [5, 4, 3, 2, 1, 0], [5, 4, 3, 2, 1, 0]),
+        ([5, 7], [0, 0], []),  # not captured
+        ([5, 7, 9], [1, 0, 0], []),  # no permutation
+        ([5], [1], []),
+        ([5, 0], [1, 0], [1, 0]),  # empty tensors: a size of 0 cannot be distinguished from padding
+        ([0, 5], [1, 0], [1, 0]),
+        ([3, 0, 4], [2, 1, 0], [2, 1, 0]),
+        ([5, 0], [0, 0], []),
+        ([2] * 7, [6, 5, 4, 3, 2, 1, 0], []),  # more dimensions than columns
+    ],
+)
+def test_node_layout(dims: list[int], layout: list[int], expected: list[int]) -> None:
+    with_layouts = raw_nodes((dims, layout), ([4, 4], [1, 0]))
+    result = node_layout(with_layouts)
+    assert result.dtype == np.int8
+    assert result.tolist() == [expected + [-1] * (6 - len(expected)), [1, 0, -1, -1, -1, -1]]
+
+
+def test_a_graph_without_layouts_has_none() -> None:
+    # Never 0, -1, ...: the layout of a vector cannot be distinguished from padding.
+    assert (node_layout(raw_nodes(([5], []), ([5, 7], []), ([], []))) == -1).all()
+
+
+def test_features_of_the_official_protobuf(shared_data: Path) -> None:
+    (record,) = read_records(shared_data / "official" / "module_tuning_data_layout.pb")
+    measured, program = featurize(record)
+    options = featurize_config(protobuf=True)
+    extra = extra_features(program)
+    collection = Collection("layout", "cpu", "random")
+    spec = fit_spec(collection, options, [TrainSample.of("a", measured, options, extra)])
+    names = [*map(str, range(134)), *spec.extra_columns]
+    raw = node_columns(measured.graph, options, extra)
+    assert raw.shape == (measured.graph.nodes, len(names)) == (3163, 134 + 85)
+    column = names.index("operand_shapes[1][4]")
+    np.testing.assert_array_equal(raw[:, column], extra["operand_shapes"][:, 1, 4])
+    place = spec.node_columns.columns.tolist().index(column)
+    scaled = featurize_graph(measured, spec, extra).node_feat[:, place]
+    assert (np.argsort(scaled, kind="stable") == np.argsort(raw[:, column], kind="stable")).all()
+    with pytest.raises(DataError, match=r"featurize.protobuf=false"):
+        featurize_graph(measured, spec)
+
+
+VALUES: list[tuple[Any, list[float]]] = [
+    (np.uint8, [0, 1, 2]),
+    (np.int64, [0, 2**40]),
+    (np.float32, [0.0, -0.0, 1.0, 1.0 + 2**-23]),
+]
+ROWS = st.sampled_from(VALUES).flatmap(
+    lambda kind: hnp.arrays(
+        kind[0], st.tuples(st.integers(0, 12), st.integers(0, 3)), elements=st.sampled_from(kind[1])
+    )
+)
+
+
+@given(rows=ROWS)
+@settings(max_examples=60)
+def test_distinct_rows_agree_with_a_loop_in_any_memory_order(rows: NDArray[Any]) -> None:
+    plain = [tuple(row) for row in rows.tolist()]
+    order = list(dict.fromkeys(plain))
+    first, inverse = distinct_rows(np.asfortranarray(np.hstack([rows, rows]))[:, : rows.shape[1]])
+    assert first.tolist() == [plain.index(row) for row in order]
+    assert inverse.tolist() == [order.index(row) for row in plain]
+    assert first.dtype == inverse.dtype == np.int64
+
+
+@pytest.mark.parametrize(("block_bytes", "widths"), [(1, [1] * 5), (24, [2, 2, 1]), (10**9, [5])])
+def test_columns_are_read_in_blocks(block_bytes: int, widths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hlorank.featurize.features._BLOCK_BYTES", block_bytes)
+    array = np.arange(30, dtype=np.uint16).reshape(6, 5)
+    parts, blocks = zip(*column_blocks(array), strict=True)
+    assert [len(block) for block in blocks] == widths
+    assert all(block.flags.c_contiguous for block in blocks)
+    np.testing.assert_array_equal(np.concatenate(blocks), array.T)
+    np.testing.assert_array_equal(np.concatenate([array[:, part] for part in parts], axis=1), array)
+    assert list(column_blocks(array[:, :0])) == []
+
+
+@pytest.mark.parametrize(
+    ("sources", "expected"),
+    [([2], [2, 1, 0, 1, -1, -1]), ([0, 4], [0, 1, 2, 3, 0, 1]), ([], [-1] * 6)],
+)
+def test_distances_over_edges_of_either_direction(sources: list[int], expected: list[int]) -> None:
+    edges = np.array([[1, 0], [2, 1], [3, 2], [2, 1], [5, 4]])
+    assert distances(edges, 6, np.array(sources, dtype=np.int64)).tolist() == expected

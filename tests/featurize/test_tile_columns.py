@@ -43,42 +43,28 @@ def test_the_configuration_has_all_groups() -> None:
     assert {name for name in get_args(names) if name.startswith("tile_")} == set(GROUPS)
 
 
-def test_sizes_and_shares_are_in_memory_order(dot: Graph) -> None:
-    found = columns(dot, tile([16, 10], [3]), "tile_shares")
-    assert [found[f"tile[{i}]"] for i in range(3)] == [10, 16, 1]
-    assert [found[f"tile[{i}] / dims"] for i in range(3)] == [0.25, 0.25, 1]
-    assert [found[f"reduced[{i}] / dims"] for i in range(2)] == [0.25, 1]
+LINES = 4 * 4 * (16 * 1 + 8) * 64 / ((64 * 12 + 12 * 40) * 4)  # 4 x 4 tiles; a run of 480 bytes has 8 lines
+STARTS = 4 * 4 * 4 * 16 * 3
 
 
-def test_no_bounds_are_one_tile(dot: Graph) -> None:
-    found = columns(dot, tile([], []), "tile_shares")
-    assert set(found.values()) == {40, 64, 1}
-
-
-def test_padding_of_tiles_that_do_not_divide(dot: Graph) -> None:
-    found = columns(dot, tile([16, 16], [8]), "tile_remainders")  # 3 * 16 / 40 and 2 * 8 / 12
-    assert found["padding"] == found["innermost padding"] == pytest.approx(np.log2(1.2))
-    assert found["reduced padding"] == pytest.approx(np.log2(4 / 3))
-
-
-def test_runs_are_contiguous_bytes(dot: Graph) -> None:
-    found = columns(dot, tile([16, 40], [3]), "tile_runs")
-    # The result: 16 whole rows. The left operand: 16 rows of 3 floats, the right one: 3 whole rows of 40.
-    assert found["written run"] == 16 * 40 * 4
-    assert found["shortest run"] == 12
-    assert found["mean run"] == pytest.approx((16 * 3 + 3 * 40) * 4 / 17)
-    lines = 4 * 4 * (16 * 1 + 8) * 64  # 4 x 4 tiles; a run of 480 bytes has 8 lines
-    assert found["log lines"] == pytest.approx(np.log2(lines / ((64 * 12 + 12 * 40) * 4)))
-
-
-def test_the_innermost_loop_runs_over_the_columns_of_the_right_operand(dot: Graph) -> None:
-    found = columns(dot, tile([16, 10], [3]), "tile_loops")
-    assert found["innermost"] == 10
-    assert found["innermost / dims"] == 0.25
-    assert found["vector fill"] == 10 / 16
-    assert found["innermost reduced"] == 0
-    assert found["starts"] == 4 * 4 * 4 * 16 * 3
-    assert found["log starts"] == pytest.approx(np.log2(4 * 4 * 4 * 16 * 3 / (64 * 40 * 12)))
+@pytest.mark.parametrize(
+    ("output", "kernel", "group", "expected"),
+    [
+        # Sizes and shares are in memory order, and columns that a kernel lacks are 1.
+        ([16, 10], [3], "tile_shares", [10, 16, 1, 1, 1, 1, 0.25, 0.25, 1, 1, 1, 1, 0.25, 1, 1, 1, 1, 1]),
+        ([], [], "tile_shares", [40, 64, *[1] * 16]),
+        ([16, 16], [8], "tile_remainders", np.log2([1.2, 4 / 3, 1.2])),  # 3 * 16 / 40 and 2 * 8 / 12
+        # The result: 16 whole rows. The left operand: 16 rows of 3 floats, the right one: 3 whole rows of 40.
+        ([16, 40], [3], "tile_runs", [16 * 40 * 4, (16 * 3 + 3 * 40) * 4 / 17, 12, np.log2(LINES)]),
+        # The innermost loop runs over the columns of the right operand.
+        ([16, 10], [3], "tile_loops", [10, 0.25, 10 / 16, 0, STARTS, np.log2(STARTS / (64 * 40 * 12))]),
+    ],
+)
+def test_columns_of_a_product(
+    output: list[int], kernel: list[int], group: str, expected: list[float], dot: Graph
+) -> None:
+    found = columns(dot, tile(output, kernel), group)
+    np.testing.assert_allclose([*found.values()], expected, rtol=1e-6)
 
 
 def test_transposed_operands_are_read_along_the_reduced_dimension() -> None:

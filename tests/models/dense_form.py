@@ -92,9 +92,8 @@ def reference_embedding(model: CostModel, graph: GraphInputs, j: int, row: int) 
     return torch.cat([pooled[name] for name in config.pooling])
 
 
-REPRODUCED = [f"reproductions:{name}" for name in ("ConfigurationGate", "EdgeMlp")]
-ALL_LAYERS = [*sorted(LAYERS), *REPRODUCED]
-ONE_OF_EACH_MIXING = ["mlp", "sage", "instance_norm", "configuration_attention"]
+GATE, EDGE_MLP = "reproductions:ConfigurationGate", "reproductions:EdgeMlp"
+ALL_LAYERS = [*sorted(LAYERS), GATE, EDGE_MLP]
 
 
 def run_dense(layer: Layer, x: Tensor, segment: Segment) -> Tensor:

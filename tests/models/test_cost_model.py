@@ -1,4 +1,4 @@
-"""The cost model: published blocks against their equations, the order of the parts, pooling, aggregation, mixing."""
+"""The cost model: published blocks against their equations, the order of the parts, pooling, first states of nodes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ from hlorank.models.compression.declarations import Join, Mixing, Recipe
 from hlorank.models.compression.plan import JoinIndex, Plan
 from hlorank.models.compression.segment import Segment, TileBatch
 from hlorank.models.cost_model import POOLINGS, Block
+from hlorank.models.encoder import Encoder, PiecewiseLinear
+from hlorank.models.graph_inputs import InputSizes
 from hlorank.models.plan_tensors import tensors
 from hlorank.stages.command import load_composed
 from tests.models.dense_form import (
     CPU,
+    GATE,
     ROWS,
     MakeInputs,
     MakeModel,
@@ -38,7 +41,6 @@ from tests.models.oracles import ORACLES, graph_of
 
 CONF = Path(__file__).parents[2] / "conf"
 WIDTH = 8
-GATE = "reproductions:ConfigurationGate"
 leaky = partial(leaky_relu, negative_slope=0.2)
 
 Layers = Callable[[str, Tensor], Tensor]
@@ -90,15 +92,6 @@ def test_published_blocks_equal_their_equations(name: str, kernel: Segment) -> N
     assert (result - x).abs().max() > 0.1
 
 
-def test_a_residual_adds_the_input_of_the_block(make_model: MakeModel, kernel: Segment) -> None:
-    config, x = make_model(width=WIDTH).config, states()
-    names = ["relu", "residual", "residual", "linear", "residual"]
-    block = Block(names, config, "model.block").double()
-    _, linear = block.layers
-    expected = linear.get_submodule("module")(relu(x) + 2 * x) + x
-    torch.testing.assert_close(run_block(block, x, kernel), expected)
-
-
 def test_mixing_bounds_the_nodes_that_vary(make_model: MakeModel, make_inputs: MakeInputs) -> None:
     model, both = make_model(), make_model(block=block("instance_norm", "configuration_attention"))
     attentive = make_model(block=block("configuration_attention"))
@@ -112,12 +105,6 @@ def test_mixing_bounds_the_nodes_that_vary(make_model: MakeModel, make_inputs: M
     # After the first layer that mixes over the segment every node depends on the configuration.
     for recipe in (both.recipe, replace(model.recipe, compress=False)):
         assert max_varied_nodes(recipe, segment) == 60
-
-
-def test_no_halo_where_a_layer_mixes_over_the_segment(make_model: MakeModel) -> None:
-    model = make_model(block=block("instance_norm"))
-    with pytest.raises(ConfigError, match=r"model.block: instance_norm .* partition.halo"):
-        model.check_halo(halo=True)
 
 
 @pytest.mark.parametrize("aggregation", ["mean", "sum"])
@@ -161,3 +148,30 @@ def test_the_order_of_the_parts(join: str, make_model: MakeModel, make_inputs: M
     assert_exact(embed_rows(model, graph, 0, ROWS), torch.cat([z.mean(0), z.max(0).values], dim=1))
     if join == "late":
         assert (z[graph.segments[0].configurable :, :1] == z[graph.segments[0].configurable :]).all()
+
+
+def test_kernels_may_have_no_column_of_tiles(make_model: MakeModel) -> None:
+    encoder = Encoder(make_model("tile").config, InputSizes("tile", 4, 6, 0), 6)
+    assert encoder.configuration(torch.zeros(3, 0)).shape == (3, 6)
+
+
+def test_opcodes_start_from_given_embeddings(make_model: MakeModel) -> None:
+    encoder = make_model().encoder
+    embedding = np.arange(18, dtype=np.float32).reshape(6, 3)
+    encoder.start_opcodes(embedding)
+    assert encoder.opcode.weight.tolist() == embedding.tolist()
+    assert encoder.opcode.weight.requires_grad
+    with pytest.raises(ConfigError, match=r"\b5\b.*\b3\b.*model.opcode_width"):
+        encoder.start_opcodes(np.zeros((6, 5), dtype=np.float32))
+
+
+def test_piecewise_linear_encoding() -> None:
+    encoding = PiecewiseLinear(2, 4)
+    # The quantiles of 0, 1, 2, 3, 10 are themselves; those of a column with two values repeat.
+    encoding.start(np.array([[0, 0], [1, 0], [2, 0], [3, 0], [10, 1]], dtype=np.float32))
+    edges = encoding.edges.clone()
+    encoding.start(np.zeros((0, 2), dtype=np.float32))
+    assert torch.equal(encoding.edges, edges)
+    encoded = encoding(torch.tensor([[-5.0, 0.0], [1.5, 0.5], [6.5, 1.0]])).view(3, 4, 2)
+    assert encoded[:, :, 0].tolist() == [[-1, -1, -1, -1], [1, 0, -1, -1], [1, 1, 1, 0]]
+    assert encoded[:, :, 1].tolist() == [[-1, -1, -1, -1], [1, 1, 1, 0], [1, 1, 1, 1]]

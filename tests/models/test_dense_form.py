@@ -38,7 +38,7 @@ from tests.sections import featurize_config
 
 
 @pytest.mark.parametrize(
-    ("kind", "segments", "halo", "instance_norm", "layout_sizes"),
+    ("kind", "segments", "halo", "instance_norm", "sizes"),
     [
         ("layout", 1, 0, False, True),
         ("layout", 4, 0, False, False),
@@ -52,12 +52,12 @@ def test_embeddings_equal_the_dense_form(
     segments: int,
     halo: int,
     instance_norm: bool,
-    layout_sizes: bool,
+    sizes: bool,
     make_model: MakeModel,
     make_inputs: MakeInputs,
 ) -> None:
     """Values and gradients: each local configuration computed once, against every configuration computed by itself."""
-    model = make_model(kind, block=block(*["instance_norm"] * instance_norm), layout_sizes=layout_sizes)
+    model = make_model(kind, block=block(*["instance_norm"] * instance_norm), layout_sizes=sizes, layout_moves=sizes)
     graph = make_inputs(segments=segments, halo=halo, kind=kind)
     weight = torch.randn(len(ROWS), 12, dtype=torch.float64)
     for j in range(segments):

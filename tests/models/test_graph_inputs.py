@@ -1,168 +1,103 @@
-"""Graphs as inputs: segments of a known graph, their configurations, and the check that segments fit features."""
+"""Graphs as inputs: known segments, equal colours exactly for equal states, stacked segments."""
 
 from __future__ import annotations
 
-import itertools
+import doctest
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
+from hlorank.config import Directions, PartitionConfig
+from hlorank.featurize.features import GraphFeatures
 from hlorank.files import DataError
+from hlorank.models import compression
+from hlorank.models.compression.build_plan import dense_states
+from hlorank.models.compression.colouring import Colouring
 from hlorank.models.compression.declarations import EdgeKind, Norm
-from hlorank.models.compression.segment import LayoutBatch, Segment, TileBatch
+from hlorank.models.compression.plan import QuotientGraph
+from hlorank.models.compression.segment import Edges, LayoutBatch, Neighbourhood, stack
+from hlorank.models.cost_model import POOLINGS
 from hlorank.models.graph_inputs import GraphInputs, GraphLoader
-from hlorank.partition.segments import Partition, halo_rows, local_codes, no_halo
+from hlorank.models.plan_tensors import PackedPlan
+from hlorank.partition.partitioners import partition_graph
+from hlorank.partition.segments import Partition, halo_rows, local_codes
 from tests.layouts import layout_features
+from tests.models.dense_form import MakeInputs, MakeModel, colouring_of
+
+MakeKnown = Callable[..., GraphInputs]
 
 
 @pytest.fixture
-def known(make_features: Callable[..., GraphFeatures]) -> GraphInputs:
-    """Six nodes in the segments {0, 2, 5} and {1, 3, 4}; 2, 3 and 5 are configurable."""
-    layouts = layout_features(
-        np.array([2, 3, 5]),
-        np.arange(36).reshape(2, 18).astype(np.int8),
-        np.arange(36, 72).reshape(2, 18).astype(np.float32),
-        np.array([[0, 1, 1], [1, 0, 0]], np.uint8),
-        np.arange(6, dtype=np.float32).reshape(2, 3),
-    )
-    edges = np.array([[1, 0], [2, 0], [3, 1], [4, 1], [4, 3], [5, 2], [5, 4]])
-    features = replace(make_features(nodes=6, distinct=2), configurations=layouts, edge_index=edges)
-    segment_of = np.array([0, 1, 0, 1, 1, 0], dtype=np.int32)
-    return GraphInputs(features, Partition(segment_of, local_codes(layouts, segment_of, no_halo())))
+def make_known(make_features: Callable[..., GraphFeatures]) -> MakeKnown:
+    """Make six nodes in the segments {0, 2, 5} and {1, 3, 4}; 2, 3 and 5 are configurable."""
+
+    def make(hops: int = 0, **changes: Any) -> GraphInputs:
+        layouts = layout_features(
+            np.array([2, 3, 5]),
+            np.arange(36).reshape(2, 18).astype(np.int8),
+            np.arange(36, 72).reshape(2, 18).astype(np.float32),
+            np.array([[0, 1, 1], [1, 0, 0]], np.uint8),
+            np.arange(6, dtype=np.float32).reshape(2, 3),
+        )
+        edges = np.array([[1, 0], [2, 0], [3, 1], [4, 1], [4, 3], [5, 2], [5, 4]])
+        graph = make_features(nodes=6, distinct=2)
+        features = replace(graph, configurations=layouts, edge_index=edges, **changes)
+        segment_of = np.array([0, 1, 0, 1, 1, 0], dtype=np.int32)
+        halo = halo_rows(features, segment_of, hops)
+        return GraphInputs(features, Partition(segment_of, local_codes(layouts, segment_of, halo), halo))
+
+    return make
 
 
-def received(segment: Segment) -> list[list[tuple[int, int, float]]]:
-    """Return for each node the edge type, the source and the weight of what it receives, sorted."""
-    edges = segment.edges.neighbourhood(EdgeKind(Norm.MEAN, "separate"))
-    parts = (edges.edge_type.tolist(), edges.source.tolist(), edges.weight.tolist())
-    return [
-        sorted(zip(*(part[start:stop] for part in parts), strict=True))
-        for start, stop in itertools.pairwise(edges.starts)
-    ]
+@pytest.mark.parametrize(
+    ("hops", "segments"),
+    [
+        (0, [([2, 5, 0], [2, 3], [0, 2], None), ([3, 1, 4], [1, 3], [1], None)]),
+        (
+            1,  # nodes 1 and 4 of the other segment are next to 0 and 5, and 0 and 5 next to 1 and 4
+            [
+                ([2, 5, 0, 4, 1], [2, 4, 5], [0, 2], [True, True, True, False, False]),
+                ([3, 5, 1, 4, 0], [2, 4, 5], [1, 2], [True, False, True, True, False]),
+            ],
+        ),
+    ],
+)
+def test_configurable_nodes_come_first_and_halos_are_not_pooled(
+    hops: int, segments: list[tuple[list[int], list[int], list[int], list[bool] | None]], make_known: MakeKnown
+) -> None:
+    """The other nodes follow by their distance from configurable ones."""
+    for segment, (nodes, prefixes, columns, pooled) in zip(make_known(hops).segments, segments, strict=True):
+        assert (segment.node_ids.tolist(), [*segment.hop_prefixes]) == (nodes, prefixes)
+        assert segment.config_columns.tolist() == columns
+        assert (None if segment.pooled is None else segment.pooled.tolist()) == pooled
 
 
-def directed(segment: Segment) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Return (node, neighbour) of every edge to operands, and the same for users."""
-    operands, users = (
-        [(node, source) for node, edges in enumerate(received(segment)) for kind, source, _ in edges if kind == wanted]
-        for wanted in (1, 2)
-    )
-    return operands, users
-
-
-def test_segments_of_a_known_graph(known: GraphInputs) -> None:
-    first, second = known.segments
-    # Configurable nodes first, then the others by their distance from them.
-    assert (first.node_ids.tolist(), second.node_ids.tolist()) == ([2, 5, 0], [3, 1, 4])
-    assert (list(first.hop_prefixes), list(second.hop_prefixes)) == ([2, 3], [1, 3])
-    for segment, nodes in ((first, [2, 5, 0]), (second, [3, 1, 4])):
-        colour = segment.initial_colour
-        np.testing.assert_array_equal(segment.colour_numeric[colour], known.features.node_feat[nodes])
-        np.testing.assert_array_equal(segment.colour_opcode[colour], known.features.opcode[nodes])
-        np.testing.assert_array_equal(segment.colour_layout[colour], known.features.node_layout[nodes])
-    assert first.colour_opcode.dtype == first.colour_layout.dtype == np.int64
-    assert first.nodes == 3
-    # Only the edges 2 <- 0, 5 <- 2 and 3 <- 1, 4 <- 1, 4 <- 3 are inside a segment.
-    (first_operands, first_users), (second_operands, second_users) = directed(first), directed(second)
-    assert first_operands == [(0, 2), (1, 0)]
-    assert first_users == [(0, 1), (2, 0)]
-    assert sorted(second_operands) == [(0, 1), (2, 0), (2, 1)]
-    assert sorted(second_users) == [(0, 2), (1, 0), (1, 2)]
-    assert (first.config_columns.tolist(), second.config_columns.tolist()) == ([0, 2], [1])
-
-
-def test_initial_colours_are_equal_features(known: GraphInputs) -> None:
-    features = known.features
+def test_initial_colours_are_equal_features(make_known: MakeKnown) -> None:
     feat = np.array([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 3.0], [1.0, 2.0], [1.0, 2.0]])
     opcode, layout = np.array([7, 7, 8, 7, 7, 7], dtype=np.uint8), np.zeros((6, 6), dtype=np.int8)
     layout[5, 5] = 1
-    changed = GraphInputs(replace(features, node_feat=feat, opcode=opcode, node_layout=layout), known.partition)
-    equals = [
-        [segment.node_ids[segment.initial_colour == colour].tolist() for colour in segment.initial_colour]
-        for segment in changed.segments
-    ]
-    assert [segment.node_ids.tolist() for segment in changed.segments] == [[2, 5, 0], [3, 1, 4]]
-    assert equals == [[[2], [5], [0]], [[3], [1, 4], [1, 4]]]
+    graph = make_known(node_feat=feat, opcode=opcode, node_layout=layout)
+    assert [segment.initial_colour.tolist() for segment in graph.segments] == [[1, 2, 0], [1, 0, 0]]
 
 
-def test_a_segment_gets_its_own_part_of_a_configuration(known: GraphInputs) -> None:
-    first, second = known.segments
-    batch = known.configurations(np.array([[1, 0, 1]]), first)
+def test_a_segment_gets_its_own_part_of_the_codebook(make_known: MakeKnown) -> None:
+    """Node 3 has row 1 of the codebook in configuration 0; the other row is not embedded."""
+    graph = make_known()
+    batch = graph.configurations(np.array([[0]]), graph.segments[1])
     assert isinstance(batch, LayoutBatch)
-    assert len(batch) == 3
-    assert batch.codes.tolist() == [[1, 0], [0, 1], [1, 0]]
-    assert batch.codebook.tolist() == np.arange(36).reshape(2, 18).tolist()
-    assert batch.sizes.tolist() == np.arange(36, 72).reshape(2, 18).tolist()
-    assert batch.moves.tolist() == [[0, 1, 2], [3, 4, 5]]
-    # Node 3 has row 1 of the codebook there; the other row is not embedded.
-    other = known.configurations(np.array([[0]]), second)
-    assert isinstance(other, LayoutBatch)
-    assert other.codes.tolist() == [[0]]
-    assert other.codebook.tolist() == [list(range(18, 36))]
-    assert other.sizes.tolist() == [list(range(54, 72))]
-    assert other.moves.tolist() == [[3, 4, 5]]
-    dtypes = [array.dtype for array in (other.codebook, other.sizes, other.moves, other.codes)]
-    assert dtypes == [np.int64, np.float32, np.float32, np.int64]
+    assert (batch.codes.tolist(), batch.moves.tolist()) == ([[0]], [[3, 4, 5]])
+    assert (batch.codebook.tolist(), batch.sizes.tolist()) == ([[*range(18, 36)]], [[*range(54, 72)]])
 
 
-def test_a_halo_is_computed_and_not_pooled(known: GraphInputs) -> None:
-    layouts = known.features.configurations
-    assert isinstance(layouts, LayoutFeatures)
-    segment_of = known.partition.segment_of
-    halo = halo_rows(known.features, segment_of, 1)
-    graph = GraphInputs(known.features, Partition(segment_of, local_codes(layouts, segment_of, halo), halo))
-    first, second = graph.segments
-    # Nodes 1 and 4 of the other segment are next to 0 and 5, and 0 and 5 next to 1 and 4.
-    assert (first.node_ids.tolist(), second.node_ids.tolist()) == ([2, 5, 0, 4, 1], [3, 5, 1, 4, 0])
-    assert first.pooled is not None
-    assert second.pooled is not None
-    assert first.pooled.tolist() == [True, True, True, False, False]
-    assert second.pooled.tolist() == [True, False, True, True, False]
-    assert (list(first.hop_prefixes), list(second.hop_prefixes)) == ([2, 4, 5], [2, 4, 5])
-    assert (first.config_columns.tolist(), second.config_columns.tolist()) == ([0, 2], [1, 2])
-    operands, users = directed(first)
-    # Edges among all rows are kept: 1 <- 0, 2 <- 0, 4 <- 1, 5 <- 2, 5 <- 4 in the first segment.
-    assert sorted(operands) == [(0, 2), (1, 0), (1, 3), (3, 4), (4, 2)]
-    assert sorted(users) == [(0, 1), (2, 0), (2, 4), (3, 1), (4, 3)]
-    # Node 4 has the operands 1 and 3 in the graph, of which 3 is outside; node 1 the users 3 and 4.
-    weights = [
-        [weight for edges in received(first) for kind, _, weight in edges if kind == wanted] for wanted in (1, 2)
-    ]
-    assert weights == [[1, 0.5, 0.5, 0.5, 1], [1, 0.5, 0.5, 1, 0.5]]
-    assert known.segments[0].pooled is None
-
-
-def test_each_node_and_inner_edge_is_in_one_segment(make_inputs: Callable[..., GraphInputs]) -> None:
-    cut = make_inputs(segments=4, nodes=40)
-    whole = make_inputs(segments=1, nodes=40)
-    assert sum(segment.nodes for segment in cut.segments) == 40
-    inner = cut.partition.segment_of[cut.features.edge_index]
-    expected = int((inner[:, 0] == inner[:, 1]).sum())
-    assert 0 < expected < len(cut.features.edge_index)
-    assert sum(len(segment.edges) for segment in cut.segments) == expected
-    assert sorted(np.concatenate([segment.config_columns for segment in cut.segments])) == list(range(10))
-    assert len(whole.segments[0].edges) == len(cut.features.edge_index)
-
-
-def test_tiles(make_inputs: Callable[..., GraphInputs]) -> None:
-    graph = make_inputs(kind="tile", dtype=np.float32)
-    batch = graph.configurations(np.array([[3, 3, 0]]), graph.segments[0])
-    assert isinstance(batch, TileBatch)
-    assert len(batch) == 3
-    assert isinstance(graph.features.configurations, TileFeatures)
-    np.testing.assert_array_equal(batch.feat, graph.features.configurations.feat[[3, 3, 0]])
-    assert batch.feat.dtype == np.float32
-    assert graph.segments[0].k_hop_prefix(0) == 24, "every node of a kernel depends on its tile"
-
-
-def test_a_partition_is_that_of_the_opened_graph(tiny_collections: Path) -> None:
-    path = "layout/synthetic/random"
-    segments = tiny_collections / "segments" / path
-    graphs = GraphLoader(tiny_collections / "features" / path, segments)
+def test_a_partition_is_that_of_the_opened_graph(graphs: GraphLoader, tiny_collections: Path) -> None:
     (name, *_) = graphs.store.graphs("train")
     partition, opened = graphs.open_partition("train", name), graphs.open("train", name)
     assert partition is not None
@@ -172,4 +107,128 @@ def test_a_partition_is_that_of_the_opened_graph(tiny_collections: Path) -> None
     assert whole.open_partition("train", name) is None
     assert len({whole.fingerprint, graphs.fingerprint, whole.store.fingerprint}) == 3
     with pytest.raises(DataError, match="partition"):
-        GraphLoader(tiny_collections / "features/tile/synthetic", segments)
+        GraphLoader(tiny_collections / "features/tile/synthetic", tiny_collections / "segments/layout/synthetic/random")
+
+
+def test_the_worked_example() -> None:
+    result = doctest.testmod(compression)
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def received(colouring: Colouring, neighbourhood: Neighbourhood) -> dict[tuple[int, int], object]:
+    """Return the edge types, weights and colours that each node receives under each configuration, sorted."""
+    starts, source, edge_type, weight, _ = neighbourhood
+    result: dict[tuple[int, int], object] = {}
+    for node, (start, stop) in enumerate(pairwise(starts.tolist())):
+        edges = edge_type[start:stop].tolist(), weight[start:stop].round(12).tolist()
+        for configuration, colours in enumerate(colouring.colour_of[source[start:stop]].T.tolist()):
+            result[node, configuration] = tuple(sorted(zip(*edges, colours, strict=True)))
+    return result
+
+
+@settings(max_examples=25)
+@given(
+    nodes=st.integers(8, 60),
+    segments=st.integers(1, 3),
+    halo=st.integers(0, 2),
+    share=st.booleans(),
+    norm=st.sampled_from(Norm),
+    directions=st.sampled_from(get_args(Directions)),
+    seed=st.integers(0, 10**6),
+)
+def test_states_share_a_colour_exactly_if_they_receive_the_same(
+    nodes: int,
+    segments: int,
+    halo: int,
+    share: bool,
+    norm: Norm,
+    directions: Directions,
+    seed: int,
+    make_inputs: MakeInputs,
+) -> None:
+    for segment in make_inputs(nodes=nodes, segments=segments, halo=halo, distinct=4, seed=seed).segments:
+        colouring = colouring_of(segment, 4, share)
+        neighbourhood = segment.edges.neighbourhood(EdgeKind(norm, directions))
+        for hops in range(1, 4):
+            before, colour_of = colouring, dict[object, int]()
+            colouring = before.refine(neighbourhood, segment.k_hop_prefix(hops))
+            for (node, c), same in received(before, neighbourhood).items():
+                assert colour_of.setdefault(same, colouring.colour_of[node, c]) == colouring.colour_of[node, c]
+            assert len(colour_of) == len(colouring)
+            assert (colouring.roots(before)[colouring.colour_of] == before.colour_of).all()
+            assert colouring.colour_of[colouring.node, colouring.configuration].tolist() == list(range(len(colouring)))
+            if before.is_identity:
+                break
+
+
+def test_the_work_is_the_states_of_layers_that_mix(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    model, graph = make_model(block=["layer_norm", "sage", "gelu"], blocks=2), make_inputs()
+    plan = graph.plan({0: np.arange(5)}, model.recipe)
+    graphs = [index for index in plan.steps if isinstance(index, QuotientGraph)]
+    assert plan.states == sum(len(index.matrix.row_starts) for index in graphs)
+    dense = graph.plan({0: np.arange(5)}, replace(model.recipe, compress=False, deduplicate=False))
+    assert dense.states == 2 * 24 * 5 == dense_states(model.recipe, graph.segments[0], 5)
+    assert plan.states < dense.states
+
+
+def test_degrees_count_the_kept_edges_alone() -> None:
+    degrees = np.array([5, 1, 4, 0]), np.array([2, 3, 0, 1])  # in a whole graph
+    edges = Edges(np.array([[1, 0], [2, 0], [2, 1], [2, 1]]), nodes=4, configurable=2, degrees=degrees)
+    kept = edges.only(np.array([True, False, True, False])).neighbourhood(EdgeKind(Norm.MEAN, "shared"))
+    assert kept.source.tolist() == [0, 1, 1, 0, 2, 2, 1, 3]
+    assert kept.weight.tolist() == [1, 1, 1, 0.5, 0.5, 1, 1, 1]
+
+
+@settings(max_examples=25)
+@given(
+    nodes=st.integers(16, 60),
+    max_nodes=st.integers(4, 20),
+    algorithm=st.sampled_from(["topological", "metis"]),
+    halo=st.integers(0, 2),
+    block=st.sampled_from(
+        [["sage", "gelu", "residual"], ["gatv2", "sage"], ["gcn", "dropout"], ["reproductions:EdgeMlp"], ["linear"]]
+    ),
+    join=st.sampled_from(["early", "late", "every"]),
+    compress=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+def test_stacked_segments_have_the_embeddings_that_they_have_alone(
+    nodes: int,
+    max_nodes: int,
+    algorithm: str,
+    halo: int,
+    block: list[str],
+    join: str,
+    compress: bool,
+    seed: int,
+    make_model: MakeModel,
+    make_features: Callable[..., GraphFeatures],
+) -> None:
+    features, rng = make_features(nodes=nodes, seed=seed, dtype=np.float64), np.random.default_rng(seed)
+    cut = partition_graph(features, PartitionConfig(algorithm=algorithm, max_nodes=max_nodes, halo=halo))
+    graph = GraphInputs(features, cut)
+    model = make_model(block=block, join=join, pooling=list(POOLINGS), dropout=0.0).eval()
+    recipe = replace(model.recipe, compress=compress)
+    chosen = rng.permutation(cut.segments)[: rng.integers(1, cut.segments + 1)].tolist()
+    rows = {j: rng.choice(features.distinct, size=rng.integers(1, 5), replace=False) for j in chosen}
+    kept = {j: rng.random(len(graph.segments[j].edges)) < 0.7 for j in chosen}
+    together = model(PackedPlan(graph.plan(rows, recipe, np.concatenate([*kept.values()]))).unpack())
+    together = together.view(len(chosen), -1, model.embedding_width)
+    own = [embedding[: len(rows[j])] for j, embedding in zip(chosen, together, strict=True)]
+    alone = [model(PackedPlan(graph.plan({j: rows[j]}, recipe, kept[j])).unpack()) for j in chosen]
+    torch.testing.assert_close(own, alone, rtol=1e-9, atol=1e-12)
+    towards = [sum(one.square().sum() for one in some) for some in (own, alone)]
+    gradients = [torch.autograd.grad(total, list(model.parameters()), materialize_grads=True) for total in towards]
+    torch.testing.assert_close(*gradients, rtol=1e-7, atol=1e-9)
+
+
+def test_stacked_segments_share_what_is_equal(make_inputs: MakeInputs, make_model: MakeModel) -> None:
+    graph, recipe, rows = make_inputs(segments=4), make_model().recipe, np.arange(5)
+    joined = stack(list(graph.segments))
+    assert stack([graph.segments[1]]) is graph.segments[1]
+    assert len(np.unique(joined.initial_colour)) == len(joined.colours) == len(joined.colour_numeric)
+    for k in range(4):
+        assert joined.k_hop_prefix(k) == sum(segment.k_hop_prefix(k) for segment in graph.segments)
+    together = graph.plan(dict.fromkeys(range(4), rows), recipe).states
+    assert together <= sum(graph.plan({j: rows}, recipe).states for j in range(4))

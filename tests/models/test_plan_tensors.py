@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,10 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 from torch_geometric.nn import SimpleConv
 
 from hlorank.models.compression.build_plan import sparse
-from hlorank.models.compression.plan import PoolIndex, Sparse
+from hlorank.models.compression.plan import Sparse
 from hlorank.models.cost_model import POOLINGS
 from hlorank.models.plan_tensors import PackedPlan, max_nodes, propagate, tensors
-from tests.models.dense_form import ALL_LAYERS, CPU, ONE_OF_EACH_MIXING, MakeInputs, MakeModel
+from tests.models.dense_form import ALL_LAYERS, CPU, GATE, MakeInputs, MakeModel
 
 
 @pytest.mark.parametrize("kind", ["layout", "tile"])
@@ -40,6 +41,8 @@ def test_packing_keeps_every_array_and_moves_them_in_one_piece(
         assert [getattr(part, "dtype", None) for part in found] == [getattr(part, "dtype", None) for part in expected]
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
     assert packed.states == plan.states
+    without = PackedPlan(graph.plan({0: np.array([3, 0, 3])}, replace(model.recipe, gradients=False)))
+    assert without.bytes < packed.bytes or block == ["configuration_attention"]
     parts = [part for part in expected if isinstance(part, Tensor)]
     size = sum(part.nbytes for part in parts)
     assert size <= packed.bytes <= size + 16 * len({part.dtype for part in parts})
@@ -79,57 +82,37 @@ def test_means_equal_simple_conv(count: int, data: st.DataObject) -> None:
     torch.testing.assert_close(mean.double(), convolved, rtol=0.0, atol=8 * torch.finfo(torch.bfloat16).eps)
 
 
-def test_the_matrix_by_rows_and_by_columns() -> None:
-    weight = np.array([0.5, 2.0, 3.0, 4.0])
-    for stored, known in ((weight, weight), (None, np.ones(4))):
-        matrix = sparse(np.array([2, 0, 2, 2]), np.array([0, 1, 1, 4]), 3, stored)
-        assert matrix.row is not None
-        assert matrix.column_starts is not None
-        assert (matrix.column.tolist(), matrix.row_starts.tolist()) == ([2, 0, 2, 2], [0, 1, 1])
-        assert (matrix.row.tolist(), matrix.column_starts.tolist()) == ([2, 0, 2, 2], [0, 1, 1])
-        assert matrix.column_weight is None or matrix.column_weight.tolist() == [2, 0.5, 3, 4]
-        expected = np.array([[0, 0, known[0]], [0, 0, 0], [known[1], 0, known[2] + known[3]]])
-        assert propagate(torch.eye(3), tensors(matrix, CPU)).tolist() == expected.tolist()
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize(("own", "shared"), [(3, 2), (3, 0), (0, 2)])
-def test_maxima_are_those_of_the_pooled_states(own: int, shared: int, dtype: torch.dtype) -> None:
-    rows, colours = 4, 30
-    rng = np.random.default_rng(own)
-    members = [rng.integers(colours, size=own) for _ in range(rows)] + [rng.integers(colours, size=shared)]
-    starts = np.cumsum([0, *map(len, members)])
-    filled = [np.arange(rows) if own else np.full(rows, rows), np.full(rows, rows) if shared else np.arange(rows)]
-    states, nodes, filled_rows = (
-        tensors(part, CPU)
-        for part in (sparse(np.concatenate(members), starts, colours, None), np.full((rows, 1), 5), np.stack(filled))
-    )
-    index = PoolIndex(rows, nodes, states, filled_rows, None, 0)
-    values = torch.randn(colours, 7, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
-    expected = torch.stack([values[np.append(some, members[-1])].amax(dim=0) for some in members[:-1]])
+def test_maxima_are_the_same_with_and_without_gradients(
+    dtype: torch.dtype, make_model: MakeModel, make_inputs: MakeInputs
+) -> None:
+    index = tensors(make_inputs().plan({0: np.arange(4)}, make_model().recipe).pool, CPU)
+    values = torch.randn(int(index.states.column.max()) + 1, 7).to(dtype).requires_grad_()
     best = max_nodes(values, index)
-    assert torch.equal(best, expected)
     with torch.no_grad():
-        assert torch.equal(max_nodes(values, index), expected)
+        assert torch.equal(max_nodes(values, index), best)
     (gradient,) = torch.autograd.grad(best.sum(), values)
     assert gradient.sum() == best.numel()
 
 
-BLOCKS = [*([name] for name in ALL_LAYERS), ["GATv2Conv"], ["TransformerConv", "sage", "instance_norm", "sage"]]
+DENSE, COMPARING = ["gps", "instance_norm", "linear_attention"], ["configuration_attention", GATE]
+SPARSE = [*(name for name in ALL_LAYERS if name not in (*DENSE, *COMPARING)), "GATv2Conv", "TransformerConv", "sage"]
 
 
 @pytest.mark.parametrize(
     ("kind", "join", "block"),
-    [*(("layout", "early", block) for block in BLOCKS), *(("tile", "late", [name]) for name in ONE_OF_EACH_MIXING)],
+    [
+        ("layout", "early", [*SPARSE, *DENSE, *SPARSE]),
+        ("layout", "late", [*SPARSE, *COMPARING, *SPARSE, *DENSE, "linear", *COMPARING, "linear"]),
+        ("tile", "late", [*SPARSE, *COMPARING, *DENSE, "linear"]),
+    ],
 )
 def test_shapes_alone_decide_what_is_computed(
     kind: str, join: str, block: list[str], make_model: MakeModel, make_inputs: MakeInputs
 ) -> None:
     """Fake tensors have no values: a model that reads one fails."""
-    model = make_model(
-        kind, block=["linear", *block, "gelu"], join=join, pooling=list(POOLINGS),
-        operators={"GATv2Conv": {"self_loops": True}},
-    )  # fmt: skip
+    operators = {"GATv2Conv": {"self_loops": True}}
+    model = make_model(kind, width=8, blocks=1, block=block, join=join, pooling=list(POOLINGS), operators=operators)
     plan: Any = tensors(make_inputs(kind=kind).plan({0: np.array([3, 0, 3, 7])}, model.recipe), CPU)
     expected = model(plan)
     with FakeTensorMode() as mode:

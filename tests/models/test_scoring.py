@@ -1,15 +1,22 @@
-"""Scores do not depend on how much is computed at once."""
+"""Scores do not depend on how much is computed at once; means over orders and members."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hlorank.models import scoring
+from hlorank.models.compression.declarations import Recipe
+from hlorank.models.compression.plan import Array, Plan
+from hlorank.models.cost_model import CostModel
+from hlorank.models.graph_inputs import GraphInputs, GraphLoader
 from hlorank.models.scoring import (
     PlanCache,
     embed_configurations,
@@ -18,6 +25,8 @@ from hlorank.models.scoring import (
     score_configurations,
     sum_segments,
 )
+from hlorank.models.serialization import ModelSpec, input_sizes, save_model
+from hlorank.models.trained_model import load_trained
 from tests.models.dense_form import MakeInputs, MakeModel, scores_of
 
 BLOCK = ["layer_norm", "sage", "gelu", "dropout", "residual"]
@@ -106,25 +115,51 @@ def test_attention_ranks_whole_groups_together(
     assert not np.allclose(score_configurations(model, graph, rows, MEMORY), scores, rtol=1e-6)
 
 
-def test_averaging_over_orders_makes_scores_depend_less_on_the_order(
+def test_scores_are_averaged_over_orders(
     make_model: MakeModel, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The averages over disjoint sets of orders differ less than the scores of single ones."""
     monkeypatch.setattr(scoring, "RANKED_TOGETHER", 5)
     model = make_model(block=["sage", "configuration_attention"])
-    graph, single = make_inputs(distinct=30), np.empty((32, 30))
+    graph, single = make_inputs(distinct=30), np.empty((4, 30))
     for number, scores in enumerate(single):
         order = np.random.default_rng(number).permutation(ROWS) if number else ROWS
         scores[order] = score_configurations(model, graph, order, MEMORY)
+    assert single.std(axis=0).mean() > 1e-6
     for count in (1, 2, 4):
         model.config = model.config.model_copy(update={"permutations": count})
         found = mean_over_orders(score_configurations, model, graph, MEMORY, NO_PLANS)
         np.testing.assert_allclose(found, single[:count].mean(axis=0), rtol=1e-12)
-    deviation = single.std(axis=0).mean()
-    assert deviation > 1e-6
-    assert single.reshape(4, 8, 30).mean(axis=1).std(axis=0).mean() < 0.6 * deviation
     embedding = mean_over_orders(embed_configurations, model, graph, MEMORY, NO_PLANS)
     assert embedding.shape == (30, model.embedding_width)
+
+
+def test_members_are_averaged_over_orders_their_embeddings_concatenated_and_their_plans_shared(
+    spec: ModelSpec, graphs: GraphLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Groups smaller than a graph, so that the order of configurations determines which are ranked together.
+    monkeypatch.setattr(scoring, "RANKED_TOGETHER", 8)
+    changes = {"block": ["sage", "configuration_attention", "gelu", "residual"], "permutations": 3}
+    config = spec.model.model_copy(update=changes)
+    members = [CostModel(config, input_sizes(spec.features), spec.aggregation).eval() for _ in range(3)]
+    save_model(tmp_path, members, spec.model_copy(update={"members": 3, "model": config}))
+    (name, *_) = graphs.store.graphs("valid")
+    features, partition = graphs.store.open("valid", name), graphs.open_partition("valid", name)
+    graph = graphs.open("valid", name)
+    scores, embedded = (
+        [mean_over_orders(compute, member, graph, MEMORY, NO_PLANS) for member in members]
+        for compute in (score_configurations, embed_configurations)
+    )
+    planned, plan = list[int](), GraphInputs.plan
+
+    def recorded(self: GraphInputs, rows: Mapping[int, NDArray[np.int64]], recipe: Recipe) -> Plan[Array]:
+        planned.extend(rows)
+        return plan(self, rows, recipe)
+
+    monkeypatch.setattr(GraphInputs, "plan", recorded)
+    trained = load_trained(tmp_path, MEMORY)
+    np.testing.assert_array_equal(trained.score(features, partition), mean_of_members(scores))
+    assert len(planned) == 3 * -(-features.distinct // 8) * len(graph.segments)
+    np.testing.assert_array_equal(trained.embed(features, partition), np.concatenate(embedded, axis=1))
 
 
 def test_members_have_equal_weights_unless_some_are_given() -> None:

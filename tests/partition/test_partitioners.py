@@ -15,9 +15,10 @@ from hlorank.config import ConfigError, PartitionConfig
 from hlorank.data.collection import read_graph
 from hlorank.data.configurations import LayoutConfigurations
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures, distinct_rows
+from hlorank.files import DataError
 from hlorank.partition.partitioners import PARTITIONERS, partition_graph
 from hlorank.partition.segment_store import segment_rows
-from hlorank.partition.segments import Partition, whole_graph
+from hlorank.partition.segments import Partition, no_halo, whole_graph
 from tests.layouts import layout_features
 
 algorithms = st.sampled_from(sorted(PARTITIONERS))
@@ -69,7 +70,7 @@ def graphs(draw: st.DrawFn) -> GraphFeatures:
 
 
 @given(graphs(), algorithms, st.integers(1, 50), st.integers(0, 4))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_segments_halos_and_local_codes_of_any_graph(
     features: GraphFeatures, algorithm: str, max_nodes: int, hops: int
 ) -> None:
@@ -101,16 +102,15 @@ def test_segments_halos_and_local_codes_of_any_graph(
 
 
 @given(graphs(), st.integers(1, 50))
-def test_topological_segments_are_few_contiguous_and_balanced(features: GraphFeatures, max_nodes: int) -> None:
+@settings(max_examples=60)
+def test_topological_segments_are_few_and_computation_never_cuts_a_block_that_fits(
+    features: GraphFeatures, max_nodes: int
+) -> None:
     segment_of = cut(features, "topological", max_nodes).segment_of
     sizes = np.bincount(segment_of)
     assert (np.diff(segment_of) >= 0).all()
     assert sizes.max() - sizes.min() <= 1
     assert len(sizes) == -(-features.nodes // max_nodes)
-
-
-@given(graphs(), st.integers(1, 50))
-def test_computation_never_cuts_a_block_that_fits(features: GraphFeatures, max_nodes: int) -> None:
     segment_of = cut(features, "computation", max_nodes).segment_of
     assert (np.diff(segment_of) >= 0).all()
     blocks = list(pairwise(features.node_splits.tolist()))
@@ -205,3 +205,27 @@ def test_unet_3d(unet_3d: GraphFeatures, algorithm: str, sizes: list[int], edges
     assert totals == [2 * edges, 5112 - edges, 62]
     assert rows["local_configurations"].tolist() == local
     assert {*rows["configurations"]} == {1469}
+
+
+IN_TWO = np.array([0, 0, 1, 1], np.int32)
+
+
+@pytest.mark.parametrize(
+    ("segment_of", "halo"),
+    [
+        ([0, -1, 1, 1], []),
+        ([0, 0, 2, 1], []),
+        ([0, 0, 0, 0], []),
+        (IN_TWO, [[0, 1]]),  # a node of the segment
+        (IN_TWO, [[2, 0]]),
+        (IN_TWO, [[0, 4]]),
+        (IN_TWO, [[0, -1]]),
+        (IN_TWO, [[1, 0], [0, 3]]),  # not in order
+        (IN_TWO, [[0, 3], [0, 3]]),
+        (IN_TWO, [[0, 3, 0]]),
+    ],
+)
+def test_impossible_segments_and_halos_are_refused(segment_of: list[int], halo: list[list[int]]) -> None:
+    rows = np.array(halo, np.int32) if halo else no_halo()
+    with pytest.raises(DataError, match="halo: " if halo else "segment_of: "):
+        Partition(np.array(segment_of, np.int32), np.zeros((1, 2), np.uint8), rows)

@@ -1,21 +1,25 @@
-"""Known values of single layers, dropout, edges in pieces."""
+"""Known values of single layers, dropout, edges in pieces, joins, halos and widths."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from hlorank.models.compression.declarations import EdgeForm, EdgeKind, Norm
+from hlorank.config import ConfigError
+from hlorank.models.compression.declarations import EdgeForm, EdgeKind, Mixing, Norm
 from hlorank.models.compression.segment import Segment
 from hlorank.models.layers.attention import ConfigurationAttention, LinearAttention
 from hlorank.models.layers.layer import Dropout, InstanceNorm, Layer
 from hlorank.models.layers.message_passing import EdgeWise
-from tests.models.dense_form import ROWS, MakeInputs, MakeModel, colouring_of, embed_rows, run_dense
+from hlorank.models.layers.registry import widths
+from hlorank.models.scoring import score_configurations
+from tests.models.dense_form import GATE, ROWS, MakeInputs, MakeModel, both_forms, colouring_of, embed_rows, run_dense
 
 
 @pytest.mark.parametrize("name", ["sage", "gcn", "GINConv", "gatv2", "reproductions:EdgeMlp"])
@@ -111,3 +115,49 @@ def test_repeated_configurations_change_nothing(
     assert layer.log_temperature.exp().item() == pytest.approx(0.5)
     result = run_dense(layer, x, segment)
     torch.testing.assert_close(run_dense(layer, x.repeat(1, 5, 1), segment), result.repeat(1, 5, 1))
+
+
+@pytest.mark.parametrize(
+    "name", ["linear", "gcn", "TransformerConv", "gatv2", "instance_norm", "configuration_attention", GATE]
+)
+def test_any_join_halo_and_bound_of_memory(name: str, make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    """Segments with a halo of as many hops as there are layers give the embedding of the whole graph."""
+    for join in ("early", "late", "every"):
+        stem = [] if name == GATE and join != "early" else [name]
+        model = make_model(join=join, stem=stem, block=["sage", name, "gelu"])
+        forms = both_forms(model, make_inputs(segments=2), np.array([3, 0, 3, 7]))
+        torch.testing.assert_close(*forms, rtol=1e-9, atol=1e-9)
+    model, rows = make_model(block=["linear", name], pooling=["sum"]), np.arange(5)
+    whole, cut = make_inputs(), make_inputs(segments=3, halo=2)
+    scores = score_configurations(model, cut, rows, 2**30)
+    np.testing.assert_allclose(score_configurations(model, cut, rows, 1), scores, rtol=1e-9)
+    if Mixing.SEGMENT in model.recipe.mixing:
+        with pytest.raises(ConfigError, match=r"instance_norm.*partition\.halo"):
+            model.check_halo(halo=True)
+        return
+    total = torch.stack([embed_rows(model, cut, j, rows) for j in range(3)]).sum(dim=0)
+    torch.testing.assert_close(total, embed_rows(model, whole, 0, rows))
+
+
+def test_widths_before_a_layer_that_widens_are_narrower(make_model: MakeModel) -> None:
+    stem = ["instance_norm", GATE, "gelu", "linear", GATE]
+    config = make_model(width=8).config
+    assert widths(stem, config, "model.stem") == [4, 4, 8, 8, 4, 8]
+    assert widths(["sage", "gelu", "residual"], config, "model.block") == [8, 8, 8, 8]
+    assert make_model(width=8, stem=stem).encoder.numeric.out_features == 4
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"block": [GATE]},
+        {"block": ["gelu", GATE, "linear"]},
+        {"block": ["linear", "residual", GATE]},
+        {"stem": ["linear", "residual", GATE]},
+        {"stem": [GATE], "join": "late"},
+        {"width": 7, "block": ["linear", GATE]},
+    ],
+)
+def test_widths_that_do_not_fit_are_refused(changes: dict[str, Any], make_model: MakeModel) -> None:
+    with pytest.raises(ConfigError, match=rf"model\.(block|stem): .*widens|model\.width=7: {GATE}"):
+        make_model(**{"width": 8, **changes})

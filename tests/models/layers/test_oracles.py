@@ -16,11 +16,11 @@ from hlorank.config import ConfigError, Directions
 from hlorank.models.compression.declarations import Mixing
 from hlorank.models.compression.segment import Edges, Segment
 from hlorank.models.layers.layer import Layer
-from tests.models.dense_form import ALL_LAYERS, MakeInputs, MakeModel, both_forms, run_dense
+from tests.models.dense_form import ALL_LAYERS, EDGE_MLP, GATE, MakeInputs, MakeModel, both_forms, run_dense
 from tests.models.oracles import OPERATORS, ORACLES, graph_of, operator
 
 MakeLayer = Callable[..., Layer]
-EDGE_MLP, WITH_EDGES = "reproductions:EdgeMlp", {"sage", "graph_conv", "gcn", "gatv2", "gps"}
+WITH_EDGES = {"sage", "graph_conv", "gcn", "gatv2", "gps"}
 DIRECTIONS = get_args(Directions)
 
 
@@ -48,7 +48,7 @@ def test_every_layer_equals_its_oracle_in_any_order_and_in_both_forms(
         nn.init.normal_(parameter, std=0.5)  # scales are 1 and offsets 0 at first
     graph = graph_of(segment, directions)
     expected = operator(name, layer, x, graph) if name in OPERATORS else ORACLES[name](layer, x, graph)
-    exact = name not in ("reproductions:ConfigurationGate", "configuration_attention")  # 0.5 is stored in float32
+    exact = name not in (GATE, "configuration_attention")  # 0.5 is stored in float32
     result = run_dense(layer, x, segment)
     assert result.shape == (24, 3, layer.widens * 6)
     torch.testing.assert_close(result, expected, rtol=1e-9 if exact else 1e-6, atol=1e-9 if exact else 1e-6)

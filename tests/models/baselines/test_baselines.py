@@ -1,21 +1,29 @@
-"""Predictors: weighted sums, trees and random scores are exact, and wrong arrays are errors."""
+"""Baselines: predictors score exactly, a folder returns what was saved, and wrong arrays and damage are errors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
 
+from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures
-from hlorank.files import DataError
+from hlorank.files import SPEC, WEIGHTS, DataError, read_json, sha256_file, write_json
+from hlorank.models.baselines.baseline import BASELINES, Baseline, BaselineSpec, load_baseline, save_baseline
 from hlorank.models.baselines.copied_bytes import COPY_COLUMNS
 from hlorank.models.baselines.pooled_features import PooledGraph, changed_column, pooled_columns
 from hlorank.models.baselines.predictors import Analytical, Linear, Predictor, RandomRanker, Trees
 from hlorank.models.graph_inputs import InputSizes
+from hlorank.models.serialization import input_sizes, load_model, sealed
+from hlorank.version import __version__
+from tests.sections import baseline_config
 
 SIZES = InputSizes("layout", node_columns=4, opcodes=6, tile_columns=0)
 COLUMNS = pooled_columns(SIZES)
@@ -158,3 +166,77 @@ def test_wrong_arrays_are_errors(predictor: Predictor, name: str, change: Callab
     arrays = vars(predictor)
     with pytest.raises(DataError, match=name):
         type(predictor).from_arrays({**arrays, name: change(arrays[name])}, COLUMNS)
+
+
+@pytest.fixture
+def store(tiny_collections: Path) -> FeatureStore:
+    return FeatureStore(tiny_collections / "features/layout/synthetic/random")
+
+
+def make_predictor(method: str, sizes: InputSizes) -> Predictor:
+    """Make a predictor with different scores for different configurations."""
+    columns, changed, rng = pooled_columns(sizes), changed_column(sizes), np.random.default_rng(0)
+    if method == "linear_ranking":
+        return Linear(rng.normal(size=columns), np.full(columns, 2.0))
+    if method == "analytical":
+        return Analytical(rng.uniform(size=COPY_COLUMNS))
+    if method == "default_configuration":
+        return Linear.of_column(changed, columns)
+    return random_ranker(7) if method == "random" else make_trees(changed)
+
+
+def spec_of(method: str, store: FeatureStore) -> BaselineSpec:
+    return BaselineSpec(
+        version=__version__,
+        collection="layout:synthetic:random",
+        method=method,
+        data="0" * 16,
+        steps=3,
+        features=store.spec,
+        settings=baseline_config(),
+    )
+
+
+@pytest.mark.parametrize("method", [*BASELINES, "lightgbm"])  # which earlier versions had
+def test_a_loaded_baseline_gives_the_same_scores(method: str, store: FeatureStore, tmp_path: Path) -> None:
+    sizes, graph = input_sizes(store.spec), store.open("valid", store.graphs("valid")[0])
+    predictor, spec = make_predictor(method, sizes), spec_of(method, store)
+    save_baseline(tmp_path, predictor, spec)
+    loaded, loaded_spec = load_baseline(tmp_path)
+    assert loaded_spec.model_dump(mode="json") == spec.model_dump(mode="json")
+    assert type(loaded.predictor) is type(predictor)
+    for name, array in vars(predictor).items():
+        np.testing.assert_array_equal(getattr(loaded.predictor, name), array, strict=True)
+    scores = loaded.score(graph, 2**30)
+    assert scores.shape == (graph.distinct,)
+    assert len(np.unique(scores)) > 1
+    np.testing.assert_array_equal(scores, Baseline(predictor, sizes).score(graph, 2**30))
+    np.testing.assert_array_equal(loaded.score(graph, 1), scores)
+    assert len(loaded.embed(graph)) == graph.distinct
+    save_baseline(tmp_path / "again", predictor, spec)
+    for name in (WEIGHTS, SPEC):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "changes", "message"),
+    [
+        ({"other": np.zeros(1)}, {}, r"weights\.safetensors: weights: .*'other'"),
+        ({"feature": np.full(9, 10**6, dtype=np.int32)}, {}, r"weights\.safetensors: feature: "),
+        ({}, {"method": "linear_ranking"}, r"weights\.safetensors: weights: .*'scale', 'weight'"),
+        ({}, {"method": "gst"}, r"model/spec\.json: .*method"),
+        ({}, {"settings": {"leaves": 3}}, r"model/spec\.json: .*settings\.learning_rate"),
+    ],
+)
+def test_damaged_folders_are_refused(
+    arrays: dict[str, Any], changes: dict[str, Any], message: str, store: FeatureStore, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    save_baseline(folder, make_trees(), spec_of("xgboost", store))
+    with pytest.raises(DataError, match=r"spec\.json: .*partition"):  # it is no cost model
+        load_model(folder, torch.device("cpu"))
+    save_file({**load_file(folder / WEIGHTS), **arrays}, folder / WEIGHTS)
+    digest = {"weights_sha256": sha256_file(folder / WEIGHTS)}
+    write_json(folder / SPEC, sealed(read_json(folder / SPEC) | digest | changes))
+    with pytest.raises(DataError, match=message):
+        load_baseline(folder)
