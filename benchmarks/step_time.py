@@ -102,7 +102,7 @@ class Workload:
 
     def choose_form(self, fast: bool) -> None:
         """Turn compression and deduplication on, or both off."""
-        self.model.recipe = replace(self.model.recipe, compress=fast, deduplicate=fast)
+        self.model.recipe = replace(self.model.recipe, compress=fast)
 
 
 class Training:

@@ -131,7 +131,7 @@ def both_forms(
 ) -> list[tuple[Tensor, tuple[Tensor, ...]]]:
     """Return embeddings of all segments and gradients of parameters, in the compressed and in the dense form."""
     results, recipe = [], model.recipe
-    forms: list[Recipe] = [recipe, replace(recipe, compress=False, deduplicate=False)]
+    forms: list[Recipe] = [recipe, replace(recipe, compress=False)]
     for form in forms:
         model.recipe = form
         embedded = torch.cat([embed_rows(model, graph, j, rows) for j in range(len(graph.segments))])

@@ -127,7 +127,7 @@ def test_the_order_of_the_parts(join: str, make_model: MakeModel, make_inputs: M
     """The stem, the blocks and the layers after them; the configuration joins first, before blocks, or after them."""
     model = make_model(stem=["relu"], blocks=3, post_layers=["linear", "gelu"], join=join)
     graph = make_inputs()
-    recipe = replace(model.recipe, compress=False, deduplicate=False)
+    recipe = replace(model.recipe, compress=False)
     plan: Plan[Tensor] = tensors(graph.plan({0: ROWS}, recipe), CPU)
     indices: Any = iter(plan.steps)
 

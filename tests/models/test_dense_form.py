@@ -78,7 +78,7 @@ def assert_fast_equals_dense(model: CostModel, graph: GraphInputs, rows: np.ndar
     The dense form is computed in float64: over all nodes of unet_3d its own float32 sums are off by 1e-4.
     """
     dense = copy.deepcopy(model).double()
-    dense.recipe = replace(model.recipe, compress=False, deduplicate=False)
+    dense.recipe = replace(model.recipe, compress=False)
     features = replace(graph.features, node_feat=graph.features.node_feat.astype(np.float64))
     exact = GraphInputs(features, graph.partition)
     for j in range(len(graph.segments)):

@@ -167,7 +167,7 @@ def test_the_work_is_the_states_of_layers_that_mix(make_model: MakeModel, make_i
     plan = graph.plan({0: np.arange(5)}, model.recipe)
     graphs = [index for index in plan.steps if isinstance(index, QuotientGraph)]
     assert plan.states == sum(len(index.matrix.row_starts) for index in graphs)
-    dense = graph.plan({0: np.arange(5)}, replace(model.recipe, compress=False, deduplicate=False))
+    dense = graph.plan({0: np.arange(5)}, replace(model.recipe, compress=False))
     assert dense.states == 2 * 24 * 5 == dense_states(model.recipe, graph.segments[0], 5)
     assert plan.states < dense.states
 

@@ -19,7 +19,6 @@ from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs, GraphLoader
 from hlorank.models.scoring import (
     PlanCache,
-    embed_configurations,
     mean_of_members,
     mean_over_orders,
     score_configurations,
@@ -62,7 +61,7 @@ def test_neither_memory_nor_what_is_ranked_together_changes_a_score(
         np.testing.assert_allclose(score_configurations(model, graph, ROWS, memory_bytes), expected, rtol=1e-12)
     for some in (np.array([29, 3, 3, 11]), np.array([7])):
         np.testing.assert_allclose(score_configurations(model, graph, some, 20_000), expected[some], rtol=1e-12)
-    np.testing.assert_array_equal(mean_over_orders(score_configurations, model, graph, 2**40, NO_PLANS), expected)
+    np.testing.assert_array_equal(mean_over_orders(model, graph, 2**40, NO_PLANS), expected)
 
 
 @pytest.mark.parametrize("more", [[], ["instance_norm"]])
@@ -127,9 +126,9 @@ def test_scores_are_averaged_over_orders(
     assert single.std(axis=0).mean() > 1e-6
     for count in (1, 2, 4):
         model.config = model.config.model_copy(update={"permutations": count})
-        found = mean_over_orders(score_configurations, model, graph, MEMORY, NO_PLANS)
+        found = mean_over_orders(model, graph, MEMORY, NO_PLANS)
         np.testing.assert_allclose(found, single[:count].mean(axis=0), rtol=1e-12)
-    embedding = mean_over_orders(embed_configurations, model, graph, MEMORY, NO_PLANS)
+    embedding = mean_over_orders(model, graph, MEMORY, NO_PLANS, embed=True)
     assert embedding.shape == (30, model.embedding_width)
 
 
@@ -146,8 +145,8 @@ def test_members_are_averaged_over_orders_their_embeddings_concatenated_and_thei
     features, partition = graphs.store.open("valid", name), graphs.open_partition("valid", name)
     graph = graphs.open("valid", name)
     scores, embedded = (
-        [mean_over_orders(compute, member, graph, MEMORY, NO_PLANS) for member in members]
-        for compute in (score_configurations, embed_configurations)
+        [mean_over_orders(member, graph, MEMORY, NO_PLANS, embed=embed) for member in members]
+        for embed in (False, True)
     )
     planned, plan = list[int](), GraphInputs.plan
 

@@ -33,7 +33,7 @@ def test_a_layer_adds_the_states_that_it_keeps(make_model: MakeModel, make_input
     graph, kept = make_inputs(segments=1), []
     for block in (["sage", "gelu"], ["sage", "gelu", "gelu"]):
         model = make_model(blocks=1, block=block)
-        model.recipe = replace(model.recipe, compress=False, deduplicate=False)
+        model.recipe = replace(model.recipe, compress=False)
         step = whole(model, graph)
         kept.append(bytes_per_state(model, step) * step.sampled[0].plan.states)
     state = graph.segments[0].nodes * len(ROWS) * model.config.width * model.dtype.itemsize
@@ -72,7 +72,7 @@ def test_a_bound_divides_segments_and_refuses_what_is_smaller_than_a_configurati
 
 def test_segments_and_their_parts_share_the_bound(make_model: MakeModel, make_inputs: MakeInputs) -> None:
     model = make_model()
-    model.recipe = replace(model.recipe, compress=False, deduplicate=False)
+    model.recipe = replace(model.recipe, compress=False)
     free = StepPlanner.of(model, METHODS["gst"])
     bounded = replace(free, max_states=1)
     step = Step(make_inputs(segments=3), 0, ROWS, np.ones(len(ROWS)), np.array([0, 2]), np.zeros(3))

@@ -24,10 +24,7 @@ def node_columns(graph: Graph, options: FeaturizeConfig, extra: Extra | None) ->
     """Return the columns of all nodes from which a `ColumnTransform` selects, (nodes, 134 + extra) float32.
 
     They are the node features without minor_to_major, then with `options.protobuf` the columns that
-    `FeatureSpec.extra_columns` names, of the extra features that `hlorank.hlo.extra.read_extra` returns.
-
-    Raises:
-        DataError: `options.protobuf` is true and `extra` is None.
+    `FeatureSpec.extra_columns` names, of the extra features that `read_extra` returns; without these, a DataError.
     """
     columns = graph.node_feat[:, :NUMERIC_COLUMNS]
     if not options.protobuf:

@@ -20,20 +20,16 @@ AnyNumber = TypeVar("AnyNumber", bound=np.generic)
 class LayoutFeatures:
     """Distinct layout configurations of one graph."""
 
-    node_ids: NDArray[np.int64]
-    """(configurable nodes,) increasing."""
+    node_ids: NDArray[np.int64]  # (configurable nodes,) increasing
+    # (U, 18) rows of layout values, in lexicographic order; with sizes and moves, the rows are distinct
     codebook: NDArray[np.int8]
-    """(U, 18) rows of layout values, in lexicographic order; with sizes and moves, the rows are distinct."""
+    # (U, 18) the dimensions in the order of the layouts, 0 where a layout has no value or the tensor is unknown
     sizes: NDArray[np.float32]
-    """(U, 18) the dimensions in the order of the layouts, 0 where a layout has no value or the tensor is unknown."""
+    # (U, 3) what copies to the layouts move, see `copy_moves`; 0 without `featurize.derived: [layout_moves]`
     moves: NDArray[np.float32]
-    """(U, 3) what copies to the layouts move, see `copy_moves`; 0 without `featurize.derived: [layout_moves]`."""
-    tensors: NDArray[np.int32]
-    """(T, 16) the tensors whose layouts depend on a configuration, see `copy_tensors`."""
-    uses: NDArray[np.int32]
-    """(uses, 3) the uses of these tensors."""
-    codes: NDArray[np.unsignedinteger[Any]]
-    """(distinct configurations, configurable nodes) rows of the codebook."""
+    tensors: NDArray[np.int32]  # (T, 16) the tensors whose layouts depend on a configuration, see `copy_tensors`
+    uses: NDArray[np.int32]  # (uses, 3) the uses of these tensors
+    codes: NDArray[np.unsignedinteger[Any]]  # (distinct configurations, configurable nodes) rows of the codebook
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,24 +44,17 @@ class GraphFeatures:
     """Features of one pruned graph; the arrays may be memory-mapped."""
 
     name: str
-    node_feat: NDArray[np.float32]
-    """(nodes, columns kept) scaled."""
-    opcode: NDArray[np.uint8]
-    """(nodes,) index into the opcode vocabulary, 0 = unknown."""
-    node_layout: NDArray[np.int8]
-    """(nodes, 6) minor_to_major padded with -1."""
-    edge_index: NDArray[np.int64]
-    """(edges, 2) row [u, v]: u consumes the output of v."""
+    node_feat: NDArray[np.float32]  # (nodes, columns kept) scaled
+    opcode: NDArray[np.uint8]  # (nodes,) index into the opcode vocabulary, 0 = unknown
+    node_layout: NDArray[np.int8]  # (nodes, 6) minor_to_major padded with -1
+    edge_index: NDArray[np.int64]  # (edges, 2) row [u, v]: u consumes the output of v
     node_splits: NDArray[np.int64]
     configurations: LayoutFeatures | TileFeatures
-    row_of: NDArray[np.int64]
-    """(configurations,) the distinct configuration of each original row."""
-    runtime: NDArray[np.int64]
-    """(configurations,) nanoseconds of each original row, all 0 if withheld."""
-    normalizer: NDArray[np.int64] | None
-    """(configurations,) for tiles, None for layouts."""
+    row_of: NDArray[np.int64]  # (configurations,) the distinct configuration of each original row
+    runtime: NDArray[np.int64]  # (configurations,) nanoseconds of each original row, all 0 if withheld
+    normalizer: NDArray[np.int64] | None  # (configurations,) for tiles, None for layouts
+    # Kendall tau between two halves of the measurements, None where nothing was measured twice
     split_half_tau: float | None = None
-    """Kendall tau between two halves of the measurements, None where nothing was measured twice."""
     family: str = ""
 
     @property

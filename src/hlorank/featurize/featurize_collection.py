@@ -52,10 +52,8 @@ def featurize_collection(
     """Fit a specification on the train split, and featurize every graph of every split into a store.
 
     The features of a graph are reused if its raw file, the specification and the code in `CODE` are unchanged; folders
-    of other graphs are removed. The bytes written depend neither on `compute` nor on an earlier content.
-
-    Raises:
-        DataError: the train split is empty, or files are damaged, all of which are named.
+    of other graphs are removed. The bytes written depend neither on `compute` nor on an earlier content. A DataError
+    says that the train split is empty, or names all damaged files.
     """
     files = {split: graph_files(raw, collection, split) for split in SPLITS}
     if not files["train"]:

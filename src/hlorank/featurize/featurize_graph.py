@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,18 +20,13 @@ from hlorank.files import DataError
 from hlorank.hlo.extra import Extra
 
 
-@dataclass(frozen=True, eq=False)
-class PrunedNodes:
+class PrunedNodes(NamedTuple):
     """Nodes and edges of a graph that the features keep, in the order of the graph."""
 
-    kept: Int64
-    """(kept,) increasing, the nodes that are kept."""
-    node_of: Int64
-    """(nodes,) the number of each node among the kept ones, -1 for a node that is left out."""
-    edge_index: Int64
-    """(kept edges, 2) numbers of kept nodes."""
-    node_splits: Int64
-    """(computations + 1,) without computations that are left out."""
+    kept: Int64  # (kept,) increasing, the nodes that are kept
+    node_of: Int64  # (nodes,) the number of each node among the kept ones, -1 for a node that is left out
+    edge_index: Int64  # (kept edges, 2) numbers of kept nodes
+    node_splits: Int64  # (computations + 1,) without computations that are left out
 
 
 def prune(measured: MeasuredGraph, options: FeaturizeConfig | None) -> PrunedNodes:
@@ -53,18 +48,11 @@ def prune(measured: MeasuredGraph, options: FeaturizeConfig | None) -> PrunedNod
 
 
 def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec | None, extra: Extra | None = None) -> GraphFeatures:
-    """Compute the features of one raw graph.
+    """Compute the features of one raw graph; without a specification, they are the official columns of all nodes.
 
     Repeated layout configurations are merged, and so are tile configurations with equal raw features; `row_of`,
-    `runtime` and `normalizer` have every original row.
-
-    Args:
-        measured: the graph.
-        spec: specification fitted on graphs of the same kind; None: the official columns and opcodes of all nodes.
-        extra: extra features of the protobuf, for a specification with the option `protobuf`.
-
-    Raises:
-        DataError: the graph's configurations are not of the specification's kind, or extra features are missing.
+    `runtime` and `normalizer` have every original row. A DataError says that the configurations are not of the
+    specification's kind, or that it has the option `protobuf` and extra features are missing.
     """
     graph, configurations = measured.graph, measured.configurations
     options = None if spec is None else spec.options

@@ -90,11 +90,7 @@ class ColumnStatistics:
 
 
 def fit_spec(collection: Collection, options: FeaturizeConfig, samples: Iterable[TrainSample]) -> FeatureSpec:
-    """Fit a specification on the graphs of the train split, one at a time; its last bits depend on their order.
-
-    Raises:
-        DataError: `samples` is empty.
-    """
+    """Fit a specification on the graphs of the train split, one at a time; its last bits depend on their order."""
     nodes = ColumnStatistics(options.scaling, options.log_range)
     tiles = ColumnStatistics(options.scaling, options.log_range) if collection.kind == "tile" else None
     seen = np.zeros(MAX_OPCODE + 1, dtype=np.bool_)

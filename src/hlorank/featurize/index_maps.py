@@ -40,11 +40,11 @@ class Axis(NamedTuple):
 class Access(NamedTuple):
     """Operands and dimensions that an instruction reads."""
 
+    # sizes of the contracted dimensions of a dot; of the window, then the input features (of a group), of a
+    # convolution; of the dimensions or the window of a reduction
     reduced: tuple[int, ...]
-    """Sizes of the contracted dimensions of a dot; of the window, then the input features (of a group), of a
-    convolution; of the dimensions or the window of a reduction."""
+    # node and axes of each distinct operand; None where no dimensions correspond
     operands: tuple[tuple[int, tuple[Axis, ...] | None], ...]
-    """Node and axes of each distinct operand; None where no dimensions correspond."""
 
 
 class Accesses:
@@ -81,10 +81,6 @@ class Accesses:
         nodes = np.flatnonzero(np.isin(self._graph.node_opcode, [OPCODES["dot"], OPCODES["convolution"]]))
         pairs = operand_pairs(self._graph, nodes, np.zeros((len(nodes), 2), dtype=np.int64))
         return {node: (left, right) for node, (left, right) in zip(nodes.tolist(), pairs.tolist(), strict=True)}
-
-    def elements(self, node: int) -> int:
-        """Return the number of elements of a node's result."""
-        return int(np.prod(self.dims[node], dtype=np.float64))
 
     def access(self, node: int) -> Access:
         """Return what a node reads; for a `fusion` or another call, nothing is known but its operands."""
@@ -154,12 +150,11 @@ class Accesses:
         return zip(*columns, strict=True)
 
     def _reduction(self, node: int) -> Access | None:
-        rank = len(self.dims[node])
-        largest = max((len(self.dims[operand]) for operand in self.operands[node]), default=0)
-        if largest == 0:
+        rank, operands = len(self.dims[node]), self.operands[node]
+        array = max(operands, key=lambda operand: len(self.dims[operand]), default=node)
+        largest = len(self.dims[array])
+        if largest == 0 or array == node:
             return None
-        # Initial values and the called computation are scalars.
-        arrays = [operand for operand in self.operands[node] if len(self.dims[operand]) == largest]
         if self.names[node] == "reduce-window":
             if largest != rank:
                 return None
@@ -168,14 +163,15 @@ class Accesses:
             axes = tuple(Axis(number, number, *steps) for number, (_, *steps) in enumerate(windows))
         else:
             dims = self._values(node, "dimensions", largest - rank)
-            sizes = tuple(self.dims[arrays[0]][dim] for dim in dims)
+            sizes = tuple(self.dims[array][dim] for dim in dims)
             kept = iter(range(rank))
             axes = tuple(
                 Axis(reduced=dims.index(dim)) if dim in dims else Axis(next(kept, None)) for dim in range(largest)
             )
-        others = [operand for operand in self.operands[node] if operand not in arrays]
-        scalars = ((operand, self._axes(node, operand)) for operand in others)
-        return Access(sizes, (*((array, axes) for array in arrays), *scalars))
+        # Initial values and the called computation are scalars.
+        arrays = {operand for operand in operands if len(self.dims[operand]) == largest}
+        read = ((operand, axes if operand in arrays else self._axes(node, operand)) for operand in operands)
+        return Access(sizes, tuple(read))
 
 
 def dot_axes(

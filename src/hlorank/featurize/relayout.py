@@ -105,12 +105,16 @@ def copied_bytes(before: Int64, after: Int64, sizes: Int64, item_bytes: Int64) -
     return np.where(same[:, -1:], 0, columns)
 
 
+def row_major(ranks: Int64) -> Int64:
+    """Return the row-major layout of each number of dimensions, (ranks, 6)."""
+    return np.asarray(np.maximum(ranks[:, None] - 1 - np.arange(LAYOUT_DIMS), -1))
+
+
 def own_layouts(graph: Graph, tensors: Int64) -> NDArray[np.int8]:
     """Return the layouts in the graph of `configured_tensors`, row-major where none was captured: (nodes, 18)."""
-    rank = (graph.node_feat[:, DIMS] > 0).sum(axis=1, keepdims=True)
-    row_major = np.maximum(rank - 1 - np.arange(LAYOUT_DIMS), -1)
+    rank = (graph.node_feat[:, DIMS] > 0).sum(axis=1)
     captured = node_layout(graph.node_feat)
-    layouts = np.where((captured >= 0).any(axis=1, keepdims=True), captured, row_major)
+    layouts = np.where((captured >= 0).any(axis=1, keepdims=True), captured, row_major(rank))
     own = np.where(tensors[..., None] >= 0, layouts[tensors], -1)
     return own.astype(np.int8).reshape(-1, LAYOUT_VALUES)
 

@@ -26,16 +26,14 @@ _SUBLANES, _LANES = 8, 128  # of a vector register of TPUs; arrays are stored in
 class _Array(NamedTuple):
     """The part of an array that a tile touches."""
 
-    sizes: Float64
-    """Elements (configurations, dimensions)."""
+    sizes: Float64  # elements (configurations, dimensions)
+    # for each dimension the loops that move along it, and by how many elements for each of their steps; loops are the
+    # dimensions of the result, then the reduced ones
     steps: Sequence[Mapping[int, int]]
-    """For each dimension the loops that move along it, and by how many elements for each of their steps; loops are the
-    dimensions of the result, then the reduced ones."""
     dims: Sequence[int]
     minor_to_major: Sequence[int]
     element_bytes: int
-    block: NDArray[np.int64]
-    """Elements (dimensions,) that are stored together, 1 but for TPUs."""
+    block: NDArray[np.int64]  # elements (dimensions,) that are stored together, 1 but for TPUs
 
     @property
     def bytes(self) -> Float64:
@@ -89,22 +87,23 @@ class TiledKernel:
         self._on_tpu, self.vector = on_tpu, _LANES if on_tpu else _VECTOR
         root = _root(accesses, graph)
         if on_tpu:
-            root, contraction = _tiled_on_tpu(accesses, root, int(feat[:, _OUTPUT].any(axis=0).sum()))
-            reduced_extents = () if contraction is None else accesses.access(root).reduced[:LAYOUT_DIMS]
+            contraction, reduced_extents = _contraction(accesses, root, _PRODUCTS)
+            dims = int(feat[:, _OUTPUT].any(axis=0).sum())
+            root = _node_of_rank(accesses, root, dims) if contraction is None else contraction
             sizes, reduced = self._registers(feat, root, reduced_extents)
         else:
-            contraction, reduced_extents = _contraction(accesses, root)
+            contraction, reduced_extents = _contraction(accesses, root, _CONTRACTIONS)
             sizes = _bounds(feat[:, _OUTPUT], accesses.dims[root])
             reduced = _bounds(feat[:, _KERNEL], reduced_extents)
-        dims, order = accesses.dims[root], list(accesses.minor_to_major[root])
-        self.output, self.extents = sizes[:, order], np.array(dims, dtype=np.float64)[order]
+        order = list(accesses.minor_to_major[root])
+        self.output, self.extents = sizes[:, order], np.array(accesses.dims[root], dtype=np.float64)[order]
         self.reduced, self.reduced_extents = reduced[:, ::-1], np.array(reduced_extents, dtype=np.float64)[::-1]
         self.all_sizes = np.hstack([self.output, self.reduced])
         self.all_extents = np.concatenate([self.extents, self.reduced_extents])
         self.cuts = np.ceil(self.all_extents / self.all_sizes)
-        self.result = self._array(root, sizes, [{dim: 1} for dim in range(len(dims))])
+        self.result = self._array(root, sizes, [{dim: 1} for dim in range(len(order))])
         self.inputs = self._inputs(root, contraction, reduced)
-        self._loops = [*order, *(len(dims) + number for number in reversed(range(len(reduced_extents))))]
+        self._loops = [*order, *(len(order) + number for number in reversed(range(len(reduced_extents))))]
         self._fused = contraction is None
 
     def _array(self, node: int, sizes: Float64, steps: Sequence[Mapping[int, int]]) -> _Array:
@@ -182,21 +181,19 @@ def _root(accesses: Accesses, graph: Graph) -> int:
     return root
 
 
-def _contraction(accesses: Accesses, root: int) -> tuple[int | None, tuple[int, ...]]:
-    """Return the last contraction up to the root, and the sizes of its reduced dimensions."""
+def _contraction(accesses: Accesses, root: int, names: Sequence[str]) -> tuple[int | None, tuple[int, ...]]:
+    """Return the last contraction of some opcodes up to the root, and the sizes of its reduced dimensions."""
     for node in range(root, -1, -1):
-        if accesses.names[node] in _CONTRACTIONS and (sizes := accesses.access(node).reduced):
+        if accesses.names[node] in names and (sizes := accesses.access(node).reduced):
             return node, sizes[:LAYOUT_DIMS]
     return None, ()
 
 
-def _tiled_on_tpu(accesses: Accesses, root: int, dims: int) -> tuple[int, int | None]:
-    """Return the node that tiles of so many dimensions cut, and the contraction, if it is one."""
-    for node in range(root, -1, -1):
-        if accesses.names[node] in _PRODUCTS and accesses.access(node).reduced:
-            return node, node
-    nodes = [root, *sorted(accesses.operands[root], key=accesses.elements, reverse=True)]
-    return next((node for node in nodes if dims and len(accesses.dims[node]) == dims), root), None
+def _node_of_rank(accesses: Accesses, root: int, rank: int) -> int:
+    """Return the root if it has so many dimensions, else its largest operand that has, else the root."""
+    sizes = {node: np.prod(accesses.dims[node], dtype=np.float64) for node in accesses.operands[root]}
+    nodes = [root, *sorted(accesses.operands[root], key=sizes.__getitem__, reverse=True)]
+    return next((node for node in nodes if rank and len(accesses.dims[node]) == rank), root)
 
 
 def _bounds(bounds: Float32, extents: Sequence[int]) -> Float64:

@@ -96,11 +96,8 @@ class Segments:
     """The segments of a graph, each made when it is first read: a step reads few, and many graphs may be open."""
 
     def __init__(self, features: GraphFeatures, partition: Partition) -> None:
-        edges = np.asarray(features.edge_index)
-        self._edges = edges[np.argsort(edges[:, 0], kind="stable")]
-        # The first edge to an operand of each node.
-        self._starts = np.searchsorted(self._edges[:, 0], np.arange(features.nodes + 1))
-        self._degrees = np.diff(self._starts), np.bincount(edges[:, 1], minlength=features.nodes)
+        self._edges = np.asarray(features.edge_index)
+        self._degrees = [np.bincount(ends, minlength=features.nodes) for ends in self._edges.T]  # operands and users
         self._column = np.full(features.nodes, -1)  # of each configurable node in the configuration codes
         if isinstance(features.configurations, LayoutFeatures):
             self._column[features.configurations.node_ids] = np.arange(len(features.configurations.node_ids))
@@ -125,13 +122,14 @@ class Segments:
         return made
 
     def _make(self, j: int) -> Segment:
-        features, starts, column, degrees = self._features, self._starts, self._column, self._degrees
+        features, column = self._features, self._column
         own, halo = self._partition.own(j), self._partition.halo_of(j)
         nodes = np.concatenate([own, halo])
         place = np.full(features.nodes, -1)  # position of each node in the segment
         place[nodes] = np.arange(len(nodes))
-        inner = place[self._edges[_ranges(starts[nodes], starts[nodes + 1])]]
-        inner = inner[inner[:, 1] >= 0]
+        inner = place[self._edges]
+        inner = inner[(inner >= 0).all(axis=1)]
+        inner = inner[np.argsort(inner[:, 0], kind="stable")]
         if isinstance(features.configurations, LayoutFeatures):
             distance = distances(inner, len(nodes), np.flatnonzero(column[nodes] >= 0))
         else:
@@ -141,7 +139,7 @@ class Segments:
         nodes, columns = nodes[order], column[nodes[order]]
         near = distance[distance >= 0]
         # A segment with a halo gives the result of the whole graph, and so needs its degrees.
-        whole = (degrees[0][nodes], degrees[1][nodes]) if len(halo) else None
+        operands, users = (of_node[nodes] for of_node in self._degrees)
         colours, initial_colour = np.unique(self._colour[nodes], return_inverse=True)
         of_colour = self._colour_node[colours]
         return Segment(
@@ -153,18 +151,13 @@ class Segments:
             colour_numeric=features.node_feat[of_colour],
             colour_opcode=features.opcode[of_colour].astype(np.int64),
             colour_layout=features.node_layout[of_colour].astype(np.int64),
-            edges=Edges(np.argsort(order)[inner], len(nodes), int((near == 0).sum()), whole),
+            edges=Edges(
+                np.argsort(order)[inner], len(nodes), int((near == 0).sum()), (operands, users) if len(halo) else None
+            ),
             hop_prefixes=np.cumsum(np.bincount(near, minlength=1)).tolist(),
             config_columns=columns[columns >= 0],
             pooled=order < len(own) if len(halo) else None,
         )
-
-
-def _ranges(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the whole numbers of all ranges, concatenated."""
-    counts = stops - starts
-    before = np.cumsum(counts) - counts
-    return np.repeat(starts - before, counts) + np.arange(counts.sum())
 
 
 class GraphLoader:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -69,9 +69,6 @@ class PlanCache:
         return plan
 
 
-Compute = Callable[[CostModel, GraphInputs, NDArray[np.int64], int, PlanCache], NDArray[np.float64]]
-
-
 class Part(NamedTuple):
     """Configurations of a segment that are computed at once."""
 
@@ -85,8 +82,7 @@ def plan_parts(
     model: CostModel, graph: GraphInputs, configurations: NDArray[np.int64], memory_bytes: int, cache: PlanCache
 ) -> Iterator[Part]:
     """Yield the parts of all segments; arguments as for `sum_segments`."""
-    # Equal local configurations are found here, before they are divided into chunks.
-    recipe = replace(model.recipe, deduplicate=False, gradients=False)
+    recipe = replace(model.recipe, gradients=False)
     item = model.config.width * model.dtype.itemsize * _LIVE_STATES
     for j, segment in enumerate(graph.segments):
         chunk = max(1, memory_bytes // (max(1, max_varied_nodes(recipe, segment)) * item))
@@ -163,49 +159,31 @@ def _chunks(model: CostModel, count: int, memory_bytes: int) -> Iterator[slice]:
 
 
 @torch.no_grad()
-def _of_sums(
-    function: Callable[[Tensor, int], Tensor],
-    width: tuple[int, ...],
-    model: CostModel,
-    graph: GraphInputs,
-    configurations: NDArray[np.int64],
-    memory_bytes: int,
-    cache: PlanCache | None,
-) -> NDArray[np.float64]:
-    result = np.empty((len(configurations), *width))
-    for number, chunk in enumerate(_chunks(model, len(configurations), memory_bytes), start=1):
-        total = sum_segments(model, graph, configurations[chunk], memory_bytes, cache)
-        result[chunk] = function(total, len(graph.segments)).double().cpu().numpy()
-        if number % _CHUNKS_PER_RELEASE == 0:
-            release_memory()
-    return result
-
-
 def score_configurations(
     model: CostModel,
     graph: GraphInputs,
     configurations: NDArray[np.int64],
     memory_bytes: int,
     cache: PlanCache | None = None,
+    *,
+    embed: bool = False,
 ) -> NDArray[np.float64]:
-    """Score distinct configurations, with as many embeddings in memory as fit: (configurations,), larger = slower."""
-    return _of_sums(model.score, (), model, graph, configurations, memory_bytes, cache)
+    """Score distinct configurations, with as many embeddings in memory as fit: (configurations,), larger = slower.
 
-
-def embed_configurations(
-    model: CostModel,
-    graph: GraphInputs,
-    configurations: NDArray[np.int64],
-    memory_bytes: int,
-    cache: PlanCache | None = None,
-) -> NDArray[np.float64]:
-    """Compute the embeddings from which configurations are scored, (configurations, width * poolings) float64."""
-    width = (model.embedding_width,)
-    return _of_sums(model.aggregate, width, model, graph, configurations, memory_bytes, cache)
+    With `embed`, return the embeddings from which they are scored instead, (configurations, width * poolings).
+    """
+    compute, width = (model.aggregate, (model.embedding_width,)) if embed else (model.score, ())
+    result = np.empty((len(configurations), *width))
+    for number, chunk in enumerate(_chunks(model, len(configurations), memory_bytes), start=1):
+        total = sum_segments(model, graph, configurations[chunk], memory_bytes, cache)
+        result[chunk] = compute(total, len(graph.segments)).double().cpu().numpy()
+        if number % _CHUNKS_PER_RELEASE == 0:
+            release_memory()
+    return result
 
 
 def mean_over_orders(
-    compute: Compute, model: CostModel, graph: GraphInputs, memory_bytes: int, cache: PlanCache
+    model: CostModel, graph: GraphInputs, memory_bytes: int, cache: PlanCache, *, embed: bool = False
 ) -> NDArray[np.float64]:
     """Average scores or embeddings over `model.permutations` orders of all distinct configurations of a graph.
 
@@ -214,13 +192,13 @@ def mean_over_orders(
     computed.
     """
     configurations = np.arange(graph.features.distinct)
-    total = compute(model, graph, configurations, memory_bytes, cache)
+    total = score_configurations(model, graph, configurations, memory_bytes, cache, embed=embed)
     if Mixing.CONFIGURATIONS not in model.recipe.mixing:
         return total
     orders = model.config.permutations
     for number in range(1, orders):
         order = np.random.default_rng(number).permutation(configurations)
-        total[order] += compute(model, graph, order, memory_bytes, cache)
+        total[order] += score_configurations(model, graph, order, memory_bytes, cache, embed=embed)
     return total / orders
 
 

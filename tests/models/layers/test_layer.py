@@ -50,7 +50,7 @@ def test_one_mask_of_dropout_serves_all_configurations_in_both_forms(
     model = make_model(block=["sage", "dropout", "residual"], dropout=0.5)
     compressed = replace(model.recipe, share=False)
     graph, results = make_inputs(segments=3, nodes=60), []
-    for recipe, seed in ((compressed, 1), (replace(compressed, compress=False, deduplicate=False), 1), (compressed, 2)):
+    for recipe, seed in ((compressed, 1), (replace(compressed, compress=False), 1), (compressed, 2)):
         model.recipe = recipe
         torch.manual_seed(seed)
         results.append(torch.cat([embed_rows(model, graph, j, ROWS) for j in range(3)]))

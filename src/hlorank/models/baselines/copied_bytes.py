@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 from hlorank.data.configurations import LAYOUT_DIMS, LAYOUT_TENSORS
 from hlorank.data.graph import Int64
 from hlorank.featurize.features import LayoutFeatures, in_chunks
-from hlorank.featurize.relayout import AXES, COLUMN, FLEXIBLE, ITEM_BYTES, LAST, READS, SHAPE, copied_bytes
+from hlorank.featurize.relayout import AXES, COLUMN, FLEXIBLE, ITEM_BYTES, LAST, READS, SHAPE, copied_bytes, row_major
 
 KINDS = ("for a configured user", "for another user", "inside, of operands", "inside, of results", "at the end")
 COPY_COLUMNS = len(KINDS) * READS
@@ -119,7 +119,7 @@ class _LayoutTable:
     def __init__(self, codebook: NDArray[np.int8], tensors: Int64) -> None:
         slots = codebook.reshape(-1, LAYOUT_DIMS).astype(np.int64)
         slots = np.where(_permutes(slots)[:, None], slots, -1)
-        own = _row_major((tensors[:, SHAPE] > 0).sum(axis=1))
+        own = row_major((tensors[:, SHAPE] > 0).sum(axis=1))
         table = np.unique(np.concatenate([np.full((1, LAYOUT_DIMS), -1), slots, own]), axis=0)
         transposes, self._transpose = np.unique(tensors[:, AXES], axis=0, return_inverse=True)
         renamings = np.stack([transposes, np.argsort(transposes, axis=1)])
@@ -173,16 +173,11 @@ def _stages(uses: Int64, target: int, levels: Int64) -> list[Int64]:
     return np.split(uses[order], 1 + np.flatnonzero(np.diff(keys[:, order]).any(axis=0))) if len(uses) else []
 
 
-def _row_major(ranks: Int64) -> Int64:
-    """Return the row-major layout of each number of dimensions, (ranks, 6)."""
-    return np.asarray(np.maximum(ranks[:, None] - 1 - np.arange(LAYOUT_DIMS), -1))
-
-
 def _permutes(layouts: Int64) -> NDArray[np.bool_]:
     """Return which layouts, (layouts, 6), are permutations of their first dimensions, padded with -1."""
     ranks = (layouts >= 0).sum(axis=1)
     in_front = (layouts >= 0) == (np.arange(LAYOUT_DIMS) < ranks[:, None])
-    return np.asarray(in_front.all(axis=1) & (np.sort(layouts, axis=1) == _row_major(ranks)[:, ::-1]).all(axis=1))
+    return np.asarray(in_front.all(axis=1) & (np.sort(layouts, axis=1) == row_major(ranks)[:, ::-1]).all(axis=1))
 
 
 def _renamed(table: Int64, axes: Int64) -> Int64:

@@ -115,9 +115,9 @@ class Recipe:
     pool_configurable: bool = False  # a pooling takes the configurable nodes alone
     # nodes with equal features may have equal states; not where each node has a dropout mask of its own
     share: bool = True
-    compress: bool = True  # each colour is computed once; False is the dense form, every node under every configuration
-    # each distinct local configuration of a segment is computed once, unless a layer mixes configurations
-    deduplicate: bool = True
+    # each colour, and each distinct local configuration of a segment, is computed once; False is the dense form, every
+    # node under every configuration
+    compress: bool = True
     gradients: bool = True  # plans have what only gradients need
 
     @property
@@ -128,7 +128,7 @@ class Recipe:
     @property
     def deduplicates(self) -> bool:
         """True if equal local configurations share one embedding."""
-        return self.deduplicate and Mixing.CONFIGURATIONS not in self.mixing
+        return self.compress and Mixing.CONFIGURATIONS not in self.mixing
 
     @property
     def stacks_segments(self) -> bool:

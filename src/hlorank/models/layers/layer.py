@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding, normalize
+from torch.nn.functional import embedding
 
 from hlorank.config import ConfigError
 from hlorank.models.compression.declarations import EdgeKind, Mix, Mixing
@@ -73,29 +73,17 @@ def map_nodes(function: Callable[[Tensor], Tensor], values: Tensor, index: NodeI
 
 
 class RowLayer(Layer):
-    """A layer that computes each state by itself, with a module over the last axis."""
+    """A layer that computes each state by itself, with a function over the last axis, in most cases a module."""
 
     mixing = Mixing.ROW
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.module = module
 
     def forward(self, x: Tensor, _: None) -> Tensor:
         """Compute (states, width) to the same shape."""
-        result: Tensor = self.module(x)
-        return result
-
-
-class L2Norm(nn.Module):
-    """y = x / |x|, for each state; a state of zeros stays.
-
-    Hamilton et al., NeurIPS 2017, arXiv 1706.02216, algorithm 1, line 7.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Compute (..., width) to the same shape."""
-        return normalize(x, dim=-1)
+        return self.module(x)
 
 
 class ChannelAttention(nn.Module):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from torch import nn
+from torch.nn.functional import normalize
 
 from hlorank.config import ConfigError, ExtensionPoint, ModelConfig, find
 from hlorank.models.layers.attention import ConfigurationAttention, Gps, LinearAttention
-from hlorank.models.layers.layer import ChannelAttention, Dropout, InstanceNorm, L2Norm, Layer, RowLayer, mlp
+from hlorank.models.layers.layer import ChannelAttention, Dropout, InstanceNorm, Layer, RowLayer, mlp
 from hlorank.models.layers.message_passing import Gatv2, Gcn, GraphConv, Sage
 from hlorank.models.layers.operator import Operator, is_operator, own_operator
 
@@ -67,7 +69,8 @@ LAYERS: ExtensionPoint[LayerKind] = _Layers(
         "instance_norm": LayerKind(lambda _, width: InstanceNorm(width)),
         "dropout": LayerKind(lambda config, _: Dropout(config.dropout)),
         "layer_norm": LayerKind(lambda _, width: RowLayer(nn.LayerNorm(width))),
-        "l2_norm": LayerKind(lambda *_: RowLayer(L2Norm())),
+        # Hamilton et al., NeurIPS 2017, arXiv 1706.02216, algorithm 1, line 7; a state of zeros stays.
+        "l2_norm": LayerKind(lambda *_: RowLayer(partial(normalize, dim=-1))),
         "mlp": LayerKind(lambda config, width: RowLayer(mlp(config.width, config.width, width)), maps=True),
         "linear": LayerKind(lambda config, width: RowLayer(nn.Linear(config.width, width)), maps=True),
         "gelu": LayerKind(lambda *_: RowLayer(nn.GELU())),
