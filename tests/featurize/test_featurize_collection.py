@@ -276,18 +276,15 @@ def test_extra_features_of_the_protobuf(tmp_path: Path, raw: Path) -> None:
 
 
 def test_bounds_of_tpus_are_registers(raw: Path, tmp_path: Path) -> None:
-    files = {split: graph_files(raw, TILE, split) for split in SPLITS}
-    config = featurize_config(derived=["tile_shares"])
-    scales = {}
+    """Of the same tiles, only the derived columns differ."""
+    files, scales = {split: graph_files(raw, TILE, split) for split in SPLITS}, []
     for source in ("cpu", "xla"):
+        config = featurize_config(derived=["tile_shares"])
         featurize_files(files, Collection("tile", source), config, tmp_path / source)
-        spec = FeatureStore(tmp_path / source).spec
-        assert spec.tile_columns is not None
-        scales[source] = dict(zip(spec.tile_columns.columns.tolist(), spec.tile_columns.scale.tolist(), strict=True))
-    assert scales["cpu"] != scales["xla"]
-    assert {column: scales["cpu"][column] for column in scales["cpu"] if column < TILE_FEATURES} == {
-        column: scales["xla"][column] for column in scales["xla"] if column < TILE_FEATURES
-    }
+        columns = FeatureStore(tmp_path / source).spec.tile_columns
+        assert columns is not None
+        scales.append({*zip(columns.columns.tolist(), columns.scale.tolist(), strict=True)})
+    assert min(scales[0] ^ scales[1])[0] >= TILE_FEATURES
 
 
 def test_any_name_gives_a_separate_folder(tmp_path: Path) -> None:
