@@ -168,7 +168,7 @@ def test_parts_of_a_segment_have_the_same_gradients(
     method: str, model: CostModel, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = []
-    model.recipe = replace(model.recipe, compress=False, deduplicate=False)
+    model.recipe = replace(model.recipe, compress=False)
     for max_states in (None, 1):
         combine = Steps(model, make_inputs(segments=2), method)
         combine.planner = replace(combine.planner, max_states=max_states)
