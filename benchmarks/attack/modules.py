@@ -19,6 +19,7 @@ from hlorank.hlo.node_features import OPCODES, node_features, opcode_ids
 from hlorank.hlo.program import flatten
 
 EXTREMES = (0, 1, -1, 2, 97, 2**31 - 1, -(2**31), 2**32, 2**63 - 1, -(2**63))
+NAMES = ("region", "while_body", "fused", "my_cond", "xclusters")
 ELEMENT_TYPES = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 15, 18, 13, 14, 17]
 
 
@@ -29,7 +30,7 @@ def generated_module(nodes: int, seed: int) -> HloModuleProto:
     opcodes = ["convolution", "slice", "dynamic-slice", "pad", "reduce-window", "sort", "tuple", "call", "add", "dot"]
     added = 0
     while added < nodes:
-        computation = module.computations.add(name=f"{random.choice(['region', 'while_body', 'fused'])}.{added}")
+        computation = module.computations.add(name=f"{random.choice(NAMES)}.{added}")
         computation.id = len(module.computations)
         for _ in range(min(nodes - added, int(random.integers(1, 60)))):
             _add_instruction(computation.instructions.add(id=added, opcode=random.choice(opcodes)), random)
@@ -105,9 +106,10 @@ def _add_instruction(one: HloInstructionProto, random: np.random.Generator) -> N
     one.shape.layout.minor_to_major.extend(random.permutation(rank).tolist())
     if one.opcode == "convolution":
         numbers = one.convolution_dimension_numbers
-        numbers.input_feature_dimension, numbers.kernel_output_feature_dimension = 1, 3
+        numbers.input_batch_dimension, numbers.input_feature_dimension = 5, 1
+        numbers.kernel_input_feature_dimension, numbers.kernel_output_feature_dimension = 6, 3
         numbers.output_batch_dimension, numbers.output_feature_dimension = 2, int(random.integers(4))
-        numbers.input_spatial_dimensions.extend([1, 2])
+        numbers.input_spatial_dimensions.extend([1, 2, 3, 4, 7])
         numbers.kernel_spatial_dimensions.extend([0, 1, 2])
         one.feature_group_count, one.batch_group_count = 2, 1
     if one.opcode in ("convolution", "reduce-window"):
@@ -127,7 +129,7 @@ def _add_instruction(one: HloInstructionProto, random: np.random.Generator) -> N
         one.dynamic_slice_sizes.extend(random.integers(1, 9, rank).tolist())
     if one.opcode == "sort":
         one.dimensions.append(int(random.integers(4)))
-        one.is_stable = True
+        one.is_stable, one.parameter_number = True, one.id
     if one.opcode == "tuple":
         for _ in range(int(random.integers(0, 5))):
             one.shape.tuple_shapes.add(element_type=11)
@@ -191,10 +193,8 @@ def plain_graph(data: bytes) -> Graph:
             rows.append(np.array(values, dtype=np.int64).astype(np.float32))
             edges |= {(node, node_of[computation.id, operand]) for operand in one.operand_ids}
             edges |= {(node, root_of[called]) for called in one.called_computation_ids}
-        if any(word in computation.name for word in ("cluster", "while", "cond")):
+        if any(word in computation.name for word in ("cluster", "while", "cond")) or len(opcodes) == count:
             splits.append(len(opcodes))
-    if splits[-1] != count:
-        splits.append(count)
     edge_index = np.array(sorted(edges), dtype=np.int64).reshape(-1, 2)
     return Graph(np.stack(rows), np.array(opcodes, dtype=np.uint8), edge_index, np.array(splits, dtype=np.int64))
 

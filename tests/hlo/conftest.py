@@ -8,13 +8,7 @@ from typing import Any
 
 import pytest
 
-from hlorank.hlo.hlo_pb2 import (
-    ConfigProfile,
-    HloComputationProto,
-    HloInstructionProto,
-    HloModuleProto,
-    ModuleTuningData,
-)
+from hlorank.hlo.hlo_pb2 import HloComputationProto, HloInstructionProto, HloModuleProto, ModuleTuningData
 
 
 @pytest.fixture(scope="session")
@@ -40,20 +34,15 @@ def module() -> HloModuleProto:
     return HloModuleProto(name="m", computations=[callee, main])
 
 
-def layout_run(rows: list[list[int]], nanoseconds: int) -> ConfigProfile:
-    """A run with the output layout of each configurable node."""
-    run = ConfigProfile()
-    for dims in rows:
-        run.module_config.layout_config.nodes.add().tensors.add(dims=dims)
-    run.profile.compute_time_ns = nanoseconds
-    return run
-
-
 @pytest.fixture
 def layout_record(module: HloModuleProto) -> ModuleTuningData:
     """The module's dot, measured in two layouts."""
-    runs = [layout_run([[]], 100), layout_run([[0, 1]], 90)]
-    return ModuleTuningData(module=module, fingerprint=1, config_index_to_node=[2], runs=runs)
+    record = ModuleTuningData(module=module, fingerprint=1, config_index_to_node=[2])
+    for nanoseconds, dims in ((100, ()), (90, (0, 1))):
+        run = record.runs.add()
+        run.module_config.layout_config.nodes.add().tensors.add(dims=dims)
+        run.profile.compute_time_ns = nanoseconds
+    return record
 
 
 @pytest.fixture

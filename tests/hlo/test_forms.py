@@ -1,9 +1,10 @@
-"""HLO text and compressed files."""
+"""Programs as HLO text, StableHLO and compressed files, jobs of XLA, and stages of modules."""
 
 from __future__ import annotations
 
 import gzip
 import lzma
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 
@@ -12,9 +13,12 @@ import pytest
 from hlorank.data.collection import read_graph
 from hlorank.fetch.hlo import convert
 from hlorank.files import DataError
-from hlorank.hlo import forms
+from hlorank.hlo import forms, stage, xla_process
+from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.node_features import OPCODES
 from hlorank.hlo.reader import Record, featurize, read_records
+from hlorank.hlo.stage import TRAINED, Stage, needs_compilation, stage_of
+from hlorank.hlo.xla_process import GROUP, XlaError, in_process
 
 TEXT = """HloModule jit_f, entry_computation_layout={(f32[2,3]{1,0})->f32[2]{0}}
 
@@ -31,7 +35,15 @@ ENTRY %main.2 (x: f32[2,3]) -> f32[2] {
   ROOT %reduce.4 = f32[2]{0} reduce(%dot.3, %zero), dimensions={1}, to_apply=%sum
 }
 """
-EXPECTED = ["parameter", "parameter", "add", "parameter", "constant", "dot", "reduce"]
+STABLEHLO = """// a comment
+module @jit_f {
+  func.func public @main(%arg0: tensor<2x3xf32>) -> tensor<2x2xf32> {
+    %0 = stablehlo.dot_general %arg0, %arg0, contracting_dims = [1] x [1] : (tensor<2x3xf32>, tensor<2x3xf32>)
+      -> tensor<2x2xf32>
+    return %0 : tensor<2x2xf32>
+  }
+}
+"""
 BOMB = bytes(2**20)
 
 
@@ -43,6 +55,20 @@ def zipped(content: bytes) -> bytes:
 @pytest.fixture
 def jaxlib() -> None:
     pytest.importorskip("jaxlib", reason="needs jaxlib (extra collect)")
+
+
+@pytest.fixture
+def parser_here(jaxlib: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parse in this process, which takes no second: not the texts that end it."""
+    from hlorank_collect import xla
+
+    def parse(_: str, data: bytes, language: str) -> bytes:
+        try:
+            return xla.parse(data, stablehlo=language == "stablehlo")
+        except Exception as error:
+            raise XlaError(str(error)) from None
+
+    monkeypatch.setattr(forms, "in_process", parse)
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -64,36 +90,21 @@ def refused(path: Path) -> DataError:
 
 
 @pytest.mark.usefixtures("jaxlib")
-def test_text_becomes_the_graph_of_its_module(tmp_path: Path) -> None:
+def test_text_and_stablehlo_become_the_graph_of_their_module(tmp_path: Path) -> None:
     record = read(write(tmp_path / "f.hlo.txt", TEXT))
     assert (record.name, record.kind, record.module.name) == ("f", None, "jit_f")
     graph = featurize(record)[0].graph
-    assert sorted(graph.node_opcode.tolist()) == sorted(OPCODES[name] for name in EXPECTED)
+    opcodes = ["parameter", "parameter", "add", "parameter", "constant", "dot", "reduce"]
+    assert sorted(graph.node_opcode.tolist()) == sorted(OPCODES[name] for name in opcodes)
     edges = {(graph.node_opcode[user], graph.node_opcode[used]) for user, used in graph.edge_index}
     named = [("add", "parameter"), ("dot", "parameter"), ("reduce", "constant"), ("reduce", "dot"), ("reduce", "add")]
     assert edges == {(OPCODES[user], OPCODES[used]) for user, used in named}
-
-
-STABLEHLO = """// a comment
-module @jit_f {
-  func.func public @main(%arg0: tensor<2x3xf32>) -> tensor<2x2xf32> {
-    %0 = stablehlo.dot_general %arg0, %arg0, contracting_dims = [1] x [1] : (tensor<2x3xf32>, tensor<2x3xf32>)
-      -> tensor<2x2xf32>
-    return %0 : tensor<2x2xf32>
-  }
-}
-"""
-
-
-@pytest.mark.usefixtures("jaxlib")
-def test_stablehlo_becomes_the_graph_of_its_module(tmp_path: Path) -> None:
-    record = read(write(tmp_path / "f.mlir", STABLEHLO))
+    record = read(write(tmp_path / "f.mlir.gz", zipped(STABLEHLO.encode())))
     assert (record.name, record.module.name) == ("f", "jit_f")
     assert featurize(record)[0].graph.node_opcode.tolist() == [OPCODES["parameter"], OPCODES["dot"]]
-    packed = read(write(tmp_path / "f.mlir.gz", gzip.compress(STABLEHLO.encode())))
-    assert packed.module == record.module
 
 
+@pytest.mark.usefixtures("parser_here")
 def test_bytecode_and_portable_artifacts_equal_the_text(tmp_path: Path) -> None:
     jax = pytest.importorskip("jax", reason="needs jax (extra collect)")
     lowered = jax.jit(lambda x: x @ x).trace(jax.numpy.ones((4, 4))).lower(lowering_platforms=("cpu",))
@@ -107,23 +118,10 @@ def test_bytecode_and_portable_artifacts_equal_the_text(tmp_path: Path) -> None:
     assert len(opcodes) == sum(len(one.instructions) for one in text.computations)
 
 
-@pytest.mark.usefixtures("jaxlib")
-@pytest.mark.parametrize(
-    ("old", "new", "place"),
-    [
-        ("dot_general", "frobnicate", "line 4, column 10"),
-        ("return", "(", "line 5, column 25"),
-        ("}\n}\n", "", "line 6"),
-    ],
-)
-def test_an_error_in_stablehlo_has_line_and_column(tmp_path: Path, old: str, new: str, place: str) -> None:
-    assert refused(write(tmp_path / "bad.mlir", STABLEHLO.replace(old, new))).key.startswith(place)
-
-
-@pytest.mark.usefixtures("jaxlib")
+@pytest.mark.usefixtures("parser_here")
 def test_the_suffix_does_not_matter(tmp_path: Path) -> None:
     plain = read(write(tmp_path / "f.hlo", TEXT)).module
-    data = plain.SerializeToString()
+    data = plain.SerializeToString()  # only the numbers of modules differ
     contents = {
         "f.txt": TEXT.encode(),
         "f.pb": TEXT.encode(),
@@ -135,35 +133,31 @@ def test_the_suffix_does_not_matter(tmp_path: Path) -> None:
         "f.hlo.pb.xz": lzma.compress(data),
     }
     for name, content in contents.items():
-        assert read(write(tmp_path / name, content)).module == plain, name
+        assert read(write(tmp_path / name, content)).module.computations == plain.computations, name
 
 
-# The two places of the last one come from readings of the same operand.
-@pytest.mark.usefixtures("jaxlib")
+# The two places of the third one come from readings of the same operand.
+@pytest.mark.usefixtures("parser_here")
 @pytest.mark.parametrize(
-    ("old", "new", "place", "found"),
+    ("text", "old", "new", "place", "found"),
     [
-        ("f32[] add", "f32[] frobnicate", "line 6, column 23 (%add.1)", "frobnicate"),
-        ("%zero),", "%nothing),", "line 13, column 45 (%reduce.4)", "nothing"),
-        ("f32[2,3]{1,0} par", "f33[2,3]{1,0} par", "line 10, column 8 (%x)", "f33"),
-        ("lhs_contracting_dims", "left_dims", "line 12, column 39 (%dot.3)", "left_dims"),
+        (TEXT, "f32[] add", "f32[] frobnicate", "line 6, column 23 (%add.1)", "frobnicate"),
+        (TEXT, "%zero),", "%nothing),", "line 13, column 45 (%reduce.4)", "nothing"),
+        (TEXT, "f32[2,3]{1,0} par", "f33[2,3]{1,0} par", "line 10, column 8 (%x)", "f33"),
+        (TEXT, "lhs_contracting_dims", "left_dims", "line 12, column 39 (%dot.3)", "left_dims"),
+        *((TEXT, TEXT[length:], "", "line ", "truncated") for length in (20, 300, len(TEXT) - 40, len(TEXT) - 3)),
+        (STABLEHLO, "dot_general", "frobnicate", "line 4, column 10", "frobnicate"),
+        (STABLEHLO, "return", "(", "line 5, column 25", ""),
+        (STABLEHLO, "}\n}\n", "", "line 6", ""),
     ],
 )
 def test_an_error_of_the_parser_has_line_column_and_instruction(
-    tmp_path: Path, old: str, new: str, place: str, found: str
+    tmp_path: Path, text: str, old: str, new: str, place: str, found: str
 ) -> None:
-    assert old in TEXT
-    error = refused(write(tmp_path / "bad.txt", TEXT.replace(old, new)))
-    assert error.key == place
+    assert old in text
+    error = refused(write(tmp_path / "bad.txt", new.join(text.rsplit(old, 1))))
+    assert error.key.startswith(place)
     assert found in str(error.found)
-
-
-@pytest.mark.usefixtures("jaxlib")
-@pytest.mark.parametrize("length", [len(TEXT) - 40, len(TEXT) - 3, 300, 20])
-def test_a_truncated_text_is_refused(tmp_path: Path, length: int) -> None:
-    error = refused(write(tmp_path / "cut.txt", TEXT[:length]))
-    assert error.key.startswith("line ")
-    assert "truncated" in str(error)
 
 
 @pytest.mark.usefixtures("jaxlib")
@@ -180,11 +174,7 @@ def test_a_text_that_the_parser_does_not_survive_is_refused(tmp_path: Path, inst
     assert refused(write(tmp_path / "bad.txt", f"HloModule m\nENTRY e {{\n {instruction}\n}}")).key == "file"
 
 
-def test_without_jaxlib_the_remedy_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "has_jaxlib", lambda: False)
-    error = refused(write(tmp_path / "a.txt", TEXT))
-    assert error.key == "file"
-    assert "hlorank[collect]" in error.expected
+XZ = lzma.compress(TEXT.encode(), filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 2**16}])
 
 
 @pytest.mark.parametrize(
@@ -198,6 +188,7 @@ def test_without_jaxlib_the_remedy_is_one_line(tmp_path: Path, monkeypatch: pyte
         lzma.compress(TEXT.encode())[:100],
         b"\x1f\x8b" + bytes(20),
         b"\xfd7zXZ\x00" + bytes(20),
+        XZ[:40],
         zipped(TEXT.encode()) + b"more",
         zipped(zipped(TEXT.encode())),
     ],
@@ -206,13 +197,10 @@ def test_damaged_files_and_other_texts_are_refused(tmp_path: Path, content: byte
     assert refused(write(tmp_path / "bad.txt", content)).key == "file"
 
 
-def test_other_texts_are_refused_alike_in_any_letters(tmp_path: Path) -> None:
+def test_other_texts_are_refused_alike_in_any_letters_but_not_other_than_utf_8(tmp_path: Path) -> None:
     cut = b"x" * (2**16 - 1) + "é".encode()  # a letter across the end of what is looked at
     plain, accented, long = (refused(write(tmp_path / "a.md", text)) for text in (b"# A\n", "# É\n".encode(), cut))
     assert str(plain) == str(accented) == str(long)
-
-
-def test_text_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     error = refused(write(tmp_path / "bad.txt", b"HloModule a\n  \xff\n"))
     assert (error.key, error.found) == ("line 2, column 3", "byte 0xff")
 
@@ -229,13 +217,6 @@ def test_more_bytes_than_the_limit_are_refused(tmp_path: Path, monkeypatch: pyte
     assert "4,096" in error.expected
 
 
-def test_an_xz_file_that_needs_much_memory_is_refused(tmp_path: Path) -> None:
-    filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 2**30}]
-    # Encoding would need the memory as well: the size is written into the header of a small file.
-    small = bytearray(lzma.compress(TEXT.encode(), filters=[{**filters[0], "dict_size": 2**16}]))
-    assert refused(write(tmp_path / "bad.xz", bytes(small[:40]))).key == "file"
-
-
 # Numbers of lines with ` = ` in the texts.
 REAL = {"imagenette.inference": 575, "llama3_8b.training": 2_298, "resnet50.training": 9_620}
 
@@ -250,3 +231,143 @@ def test_real_modules_have_a_node_for_each_instruction(name: str, shared_data: P
     (path,) = convert(source, tmp_path)
     assert path.name == f"{name}.npz"
     assert read_graph(path, "layout").graph.nodes == REAL[name]
+
+
+JOBS = """
+import os, sys, time
+
+def echo(data, *arguments):
+    print("noise")
+    return data + "".join(arguments).encode() + str("jax" in sys.modules).encode()
+
+def refuse(data):
+    raise ValueError("line 1\\nline 2")
+
+leave = lambda data: sys.exit(0)
+abort = lambda data: os.abort()
+quit = lambda data: os._exit(7)
+sleep = lambda data: time.sleep(60)
+"""
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entry points of a package of its own, and jaxlib."""
+    (tmp_path / "own_jobs.py").write_text(JOBS)
+    info = tmp_path / "own-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1\n")
+    names = ("echo", "refuse", "leave", "abort", "quit", "sleep", "lost")
+    (info / "entry_points.txt").write_text(f"[{GROUP}]\n" + "".join(f"{name} = own_jobs:{name}\n" for name in names))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(xla_process, "has_jaxlib", lambda: True)
+
+
+@pytest.mark.usefixtures("jobs")
+def test_a_job_has_its_data_and_arguments_and_what_it_prints_is_no_result() -> None:
+    assert in_process("echo", b"\x00\xff", " one", " two") == b"\x00\xff one twoFalse"
+
+
+@pytest.mark.usefixtures("jobs")
+@pytest.mark.parametrize(
+    ("work", "reason"),
+    [
+        ("refuse", "line 1\nline 2"),
+        ("leave", "0"),
+        ("abort", "SIGABRT"),
+        ("quit", "status 7"),
+        ("sleep", "more than 1 seconds"),
+        ("lost", "lost"),
+        ("unknown", "no entry point unknown"),
+    ],
+)
+def test_a_job_that_fails_has_a_reason(work: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xla_process, "MAX_SECONDS", 1 if work == "sleep" else 60)
+    with pytest.raises(XlaError) as raised:
+        in_process(work, b"")
+    assert reason in str(raised.value)
+
+
+def test_without_jaxlib_the_remedy_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (forms, xla_process):
+        monkeypatch.setattr(module, "has_jaxlib", lambda: False)
+    error = refused(write(tmp_path / "a.txt", TEXT))
+    assert error.key == "file"
+    assert "hlorank[collect]" in error.expected
+    with pytest.raises(XlaError, match="pip install"):
+        in_process("parse", b"")
+
+
+BEFORE, AFTER = "before_optimizations", "after_layout_assignment"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("module_0001.jit_f.before_optimizations.txt", BEFORE),
+        ("module_0001.jit_f.0003.passes_through_layout_assignment.after_dce.before_layout-assignment.hlo.pb", TRAINED),
+        ("module_0001.jit_f.0003.p.after_dce.before_gpu-layout-assignment.txt.xz", TRAINED),
+        ("module_0001.jit_f.0004.p.after_layout-assignment.before_sub-byte-size-setter.txt", AFTER),
+        ("m.0012.simplification_after_layout_assignment.after_pipeline-start.before_algsimp.txt", AFTER),
+        ("module_0001.jit_f.cpu_after_optimizations.hlo.pb", AFTER),
+        ("module_0001.jit_f.sm_8.0_gpu_after_optimizations.txt", AFTER),
+    ],
+)
+def test_the_name_of_a_dump_decides(name: str, expected: Stage, dot_and_reshape: HloModuleProto) -> None:
+    for opcode in ("parameter", "call", "copy"):
+        dot_and_reshape.computations[0].instructions[0].opcode = opcode
+        assert stage_of(Path(name), dot_and_reshape) == expected
+    # Only of layouts of a CPU, modules before any pass are compiled.
+    needed = {one: needs_compilation(Path(name), dot_and_reshape, one) for one in ("layout:cpu:a", "layout:xla:a")}
+    assert needed == {"layout:cpu:a": expected == BEFORE, "layout:xla:a": False}
+
+
+def opcode(name: str) -> Callable[[HloModuleProto], None]:
+    return lambda module: setattr(module.computations[0].instructions[0], "opcode", name)
+
+
+def constants(*values: float) -> Callable[[HloModuleProto], None]:
+    """Return a function that adds constants, each second one to a computation of its own."""
+
+    def add(module: HloModuleProto) -> None:
+        module.computations.add(name="other", id=99)
+        for number, value in enumerate(values):
+            one = module.computations[number % 2].instructions.add(opcode="constant", id=100 + number)
+            one.literal.f32s.append(value)
+
+    return add
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (opcode("call"), BEFORE),
+        (opcode("copy"), AFTER),
+        (opcode("bitcast"), AFTER),
+        (opcode("fusion"), TRAINED),
+        (opcode("parameter"), TRAINED),
+        (lambda module: module.schedule.SetInParent(), AFTER),
+        # Optimizations remove equal constants of a computation.
+        (constants(1.0, 1.0, 2.0), TRAINED),
+        (constants(1.0, 2.0, 1.0), BEFORE),
+    ],
+)
+def test_without_a_name_the_content_decides(
+    change: Callable[[HloModuleProto], None], expected: Stage, dot_and_reshape: HloModuleProto
+) -> None:
+    change(dot_and_reshape)
+    assert stage_of(Path("own.pb"), dot_and_reshape) == expected
+    needed = {one: needs_compilation(Path("own.pb"), dot_and_reshape, one) for one in ("layout:cpu:a", "tile:cpu")}
+    assert needed == {"layout:cpu:a": expected != AFTER, "tile:cpu": False}
+
+
+def test_a_module_that_does_not_compile_is_refused(
+    monkeypatch: pytest.MonkeyPatch, dot_and_reshape: HloModuleProto
+) -> None:
+    def refuse(work: str, data: bytes) -> bytes:
+        raise XlaError(f"{work} of {len(data)} bytes")
+
+    monkeypatch.setattr(stage, "in_process", refuse)
+    with pytest.raises(DataError) as raised:
+        stage.before_layout_assignment(dot_and_reshape)
+    assert str(raised.value.found) == f"capture of {dot_and_reshape.ByteSize()} bytes"

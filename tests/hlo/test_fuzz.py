@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from google.protobuf.message import Message
 
 from hlorank.files import DataError
+from hlorank.hlo import forms
 from hlorank.hlo.reader import featurize, parse_records
 
 PATH = Path("fuzz.pb")
-MUTATIONS = 1_000
+MUTATIONS = 600
 
 
 def flip_bits(data: bytearray, random: np.random.Generator) -> None:
@@ -49,31 +49,22 @@ def repeat(data: bytearray, random: np.random.Generator) -> None:
 BYTES: list[Callable[[bytearray, np.random.Generator], None]] = [flip_bits, truncate, cut_out, insert, repeat]
 
 
-@pytest.fixture(scope="module")
-def corpus(benchmark_module: dict[str, Any]) -> list[tuple[type[Message], bytes]]:
-    """Serialize each kind of message with generated modules of 1 to 10 kB."""
-    corpus = [(type(message), message.SerializeToString()) for message in benchmark_module["protobufs"]()]
-    small = [(kind, data) for kind, data in corpus if len(data) < 50_000]
-    assert len(small) >= 12
-    return small
-
-
 def read_all(data: bytes) -> int:
     return sum(featurize(record)[0].graph.nodes for record in parse_records(BytesIO(data), PATH))
 
 
-def test_the_corpus_is_valid(corpus: list[tuple[type[Message], bytes]]) -> None:
-    for _, data in corpus:
-        assert read_all(data) >= 15
+def peak_kib() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def test_mutated_files_are_read_or_refused(
-    corpus: list[tuple[type[Message], bytes]], benchmark_module: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_mutated_files_are_read_or_refused(benchmark_module: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    messages = [(type(message), message.SerializeToString()) for message in benchmark_module["protobufs"]()]
+    corpus = [(kind, data) for kind, data in messages if len(data) < 50_000]
+    assert len(corpus) >= 12
     random = np.random.default_rng(0)
     caplog.set_level(logging.CRITICAL)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    read, slowest = 0, 0.0
+    assert all(read_all(data) >= 15 for _, data in corpus)
+    before, read, slowest = peak_kib(), 0, 0.0
     refused: list[DataError] = []
     for _ in range(MUTATIONS):
         kind, original = corpus[int(random.integers(len(corpus)))]
@@ -93,10 +84,18 @@ def test_mutated_files_are_read_or_refused(
         except DataError as error:
             refused.append(error)
         slowest = max(slowest, time.process_time() - start)
-    grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     # Both outcomes are frequent, and the checks of many fields were reached.
     assert read > MUTATIONS // 10
     assert len({error.key.split(".")[-1] for error in refused}) >= 8
     assert all(error.file == PATH and len(str(error)) < 1_000 for error in refused)
     assert slowest < 2
-    assert grown_kib < 200_000
+    assert peak_kib() - before < 200_000
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_file_of_empty_messages_is_refused_in_little_memory(number: int) -> None:
+    data = bytes([number << 3 | 2, 0]) * (forms.MAX_BYTES // 2)
+    before = peak_kib()
+    with pytest.raises(DataError, match="at most"):
+        read_all(data)
+    assert peak_kib() - before < 100_000 + forms.MAX_BYTES // 2**10  # a copy, at most

@@ -1,16 +1,23 @@
-"""Flattening of modules."""
+"""Modules as graphs: flattening, official features of nodes, and extra features."""
 
 from __future__ import annotations
 
+import csv
 import itertools
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hlorank.files import DataError
-from hlorank.hlo.hlo_pb2 import HloComputationProto, HloInstructionProto, HloModuleProto
+from hlorank.hlo.extra import EXTRA_SHAPES, extra_features, read_extra, write_extra
+from hlorank.hlo.hlo_pb2 import HloComputationProto, HloInstructionProto, HloModuleProto, WindowDimension
+from hlorank.hlo.node_features import COLUMNS, OPCODES
 from hlorank.hlo.program import flatten
 
 
@@ -20,46 +27,39 @@ def computation(name: str, number: int, operands: dict[int, list[int]], root: in
     return HloComputationProto(name=name, id=number, root_id=root, instructions=instructions)
 
 
-def test_computations_are_flattened_in_their_stored_order(module: HloModuleProto) -> None:
-    program = flatten(module)
-    assert [one.opcode for one in program.instructions] == ["parameter", "parameter", "dot", "call"]
-    # The ids 5 of the two computations are different nodes; the dot's repeated operand gives one edge.
-    assert program.edge_index.tolist() == [[2, 1], [3, 0], [3, 2]]
-    assert program.edge_index.dtype == program.node_splits.dtype == np.int64
-    assert program.is_root.tolist() == [True, False, False, True]
-    assert program.node_splits.tolist() == [0, 1, 4]
-    assert program.node_of.tolist() == [0, 1, 2, 3]
-    assert program.operands == [[], [], [1, 1], [2]]
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 2**32), nodes=st.integers(1, 150))
+def test_nodes_edges_and_features_are_those_of_the_reference(
+    seed: int, nodes: int, benchmark_module: dict[str, Any]
+) -> None:
+    data = benchmark_module["generated_module"](nodes, seed).SerializeToString()
+    fast, plain = benchmark_module["fast_graph"](data), benchmark_module["plain_graph"](data)
+    for key in ("node_feat", "node_opcode", "edge_index", "node_splits"):
+        np.testing.assert_array_equal(getattr(fast, key), getattr(plain, key), strict=True)
 
 
-@pytest.mark.parametrize(
-    ("names", "splits"),
-    [
-        (["a", "b"], [0, 2]),
-        (["a", "my_cond.3"], [0, 2]),
-        (["while_body", "b"], [0, 1, 2]),
-        (["cluster", "xwhilex"], [0, 1, 2]),
-    ],
-)
-def test_boundaries_follow_the_names_of_computations(names: list[str], splits: list[int]) -> None:
-    computations = [computation(name, number, {1: []}, 1) for number, name in enumerate(names)]
-    assert flatten(HloModuleProto(computations=computations)).node_splits.tolist() == splits
+def test_the_opcodes_are_the_official_ones(shared_data: Path) -> None:
+    with (shared_data / "opcodes.csv").open(encoding="utf-8") as file:
+        assert {row["opcode"]: int(row["id"]) for row in csv.DictReader(file)} == OPCODES
 
 
-def test_the_root_need_not_be_the_last_instruction() -> None:
-    program = flatten(HloModuleProto(computations=[computation("a", 1, {1: [], 2: [1]}, 1)]))
-    assert program.is_root.tolist() == [True, False]
+def test_the_reference_lists_the_columns() -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "hlo-features.md"
+    listed = re.findall(r"^\| (\d+)(?:-(\d+))? \| `(\w+)` \|", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [(name, int(first), int(last or first) + 1) for first, last, name in listed] == [
+        (columns.name, columns.start, columns.stop) for columns in COLUMNS.values()
+    ]
 
 
 def test_instructions_move_only_just_behind_their_operands() -> None:
     # Stored: 30 uses 20, which comes later; 10 and 40 are in places where they may remain.
-    stored = computation("a", 1, {10: [], 30: [10, 20], 20: [], 40: [30]}, 40)
+    stored = computation("a", 1, {10: [], 30: [10, 20, 10], 20: [], 40: [30]}, 30)
     program = flatten(HloModuleProto(computations=[stored]))
     assert [one.id for one in program.instructions] == [10, 20, 30, 40]
     assert program.node_of.tolist() == [0, 2, 1, 3]
     assert program.edge_index.tolist() == [[2, 0], [2, 1], [3, 2]]
-    assert program.operands == [[], [], [0, 1], [2]]
-    assert program.is_root.tolist() == [False, False, False, True]
+    assert program.operands == [[], [], [0, 1, 0], [2]]
+    assert program.is_root.tolist() == [False, False, True, False]
 
 
 def test_computations_move_behind_those_they_call_and_remain_contiguous() -> None:
@@ -84,10 +84,16 @@ def test_every_stored_order_gives_a_valid_graph_of_the_same_program(module: HloM
             one.instructions.extend(backwards)
         program = flatten(shuffled)
         assert (program.edge_index[:, 0] > program.edge_index[:, 1]).all()
-        assert len(program.edge_index) == 6
         pairs = [(program.instructions[u].opcode, program.instructions[v].opcode) for u, v in program.edge_index]
         expected = ["add add", "add add", "call dot", "call parameter", "dot add", "dot parameter"]
         assert sorted(map(" ".join, pairs)) == expected
+
+
+def test_a_long_chain_in_reverse_order_needs_no_recursion() -> None:
+    count = 20_000
+    operands = {one: [one + 1] if one + 1 < count else [] for one in range(count)}
+    program = flatten(HloModuleProto(computations=[computation("a", 1, operands, 0)]))
+    np.testing.assert_array_equal(program.node_of, np.arange(count)[::-1])
 
 
 BROKEN: list[tuple[Callable[[HloModuleProto], object], str]] = [
@@ -103,41 +109,76 @@ BROKEN: list[tuple[Callable[[HloModuleProto], object], str]] = [
     (lambda m: m.computations.add(name="empty"), "[2].instructions"),
     (lambda m: m.ClearField("computations"), "computations"),
     (lambda m: m.computations[1].instructions[2].ClearField("opcode"), "[1].instructions[2].opcode"),
+    (lambda m: m.computations[1].instructions[1].shape.dimensions.extend([1] * 1000), "[1].instructions[1]"),
+    (lambda m: m.computations[1].instructions[1].shape.dimensions.append(-1), "[1].instructions[1]"),
+    (lambda m: m.computations[1].instructions[1].window.dimensions.extend([WindowDimension()] * 1001), "tions[1]"),
+    (lambda m: m.computations[0].instructions[0].operand_ids.extend([1] * 5), "operand_ids"),  # the limit is 8
+    (lambda m: m.computations[1].instructions.extend([HloInstructionProto()] * 5), "instructions"),
 ]
 
 
 @pytest.mark.parametrize(("change", "key"), BROKEN)
-def test_broken_modules_are_refused_with_the_field(
-    change: Callable[[HloModuleProto], object], key: str, module: HloModuleProto
+def test_broken_and_too_large_modules_are_refused_with_the_field(
+    change: Callable[[HloModuleProto], object], key: str, module: HloModuleProto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for limit in ("MAX_NODES", "MAX_EDGES"):
+        monkeypatch.setattr(f"hlorank.hlo.program.{limit}", 8)
+    flatten(module)
     change(module)
     with pytest.raises(DataError) as caught:
         flatten(module)
     assert key in caught.value.key
 
 
-def test_a_long_chain_in_reverse_order_needs_no_recursion() -> None:
-    count = 20_000
-    operands = {one: [one + 1] if one + 1 < count else [] for one in range(count)}
-    program = flatten(HloModuleProto(computations=[computation("a", 1, operands, 0)]))
-    np.testing.assert_array_equal(program.node_of, np.arange(count)[::-1])
+def test_extra_features_of_dots_gathers_scatters_and_operands(module: HloModuleProto) -> None:
+    dot = module.computations[1].instructions[1]
+    dot.dot_dimension_numbers.lhs_contracting_dimensions.append(1)
+    dot.dot_dimension_numbers.rhs_contracting_dimensions.append(0)
+    dot.dot_dimension_numbers.rhs_batch_dimensions.extend([2, 3])
+    gather = HloInstructionProto(opcode="gather", id=20, operand_ids=[9, 5, 5, 9], gather_slice_sizes=[1, 4])
+    gather.gather_dimension_numbers.offset_dims.extend(range(8))
+    gather.gather_dimension_numbers.start_index_map.append(0)
+    gather.gather_dimension_numbers.index_vector_dim = 2
+    scatter = HloInstructionProto(opcode="scatter", id=21)
+    scatter.scatter_dimension_numbers.inserted_window_dims.append(0)
+    module.computations[1].instructions.extend([gather, scatter])
+    extra = extra_features(flatten(module))
+    none = [-1] * 6
+    assert {key: array.shape for key, array in extra.items()} == {key: (6, *one) for key, one in EXTRA_SHAPES.items()}
+    assert extra["dot_dimensions"][2].tolist() == [[1, *none[1:]], [0, *none[1:]], none, [2, 3, *none[2:]]]
+    assert extra["gather_dimensions"][4].tolist() == [[0, 1, 2, 3, 4, 5], none, [0, *none[1:]]]
+    assert extra["gather_slice_sizes"][4].tolist() == [[1, 4, *none[2:]]]
+    assert extra["scatter_dimensions"][5].tolist() == [none, [0, *none[1:]], none]
+    assert extra["index_vector_dim"].tolist() == [-1, -1, -1, -1, 2, 0]
+    shape = [4, 4, *none[2:]]
+    assert extra["operand_shapes"][2].tolist() == [shape, shape, none]  # one edge, but two operands
+    assert extra["operand_shapes"][4].tolist() == [shape, shape, shape]
+    assert (extra["operand_shapes"][0] == -1).all()
+    stored_otherwise = HloModuleProto(computations=[module.computations[1], module.computations[0]])
+    for key, array in extra_features(flatten(stored_otherwise)).items():
+        np.testing.assert_array_equal(array, extra[key], strict=True)
 
 
-@pytest.mark.parametrize(("limit", "key"), [("MAX_NODES", "instructions"), ("MAX_EDGES", "operand_ids")])
-def test_nodes_and_operands_are_counted_first(
-    module: HloModuleProto, monkeypatch: pytest.MonkeyPatch, limit: str, key: str
-) -> None:
-    monkeypatch.setattr(f"hlorank.hlo.program.{limit}", 4)
-    flatten(module)
-    monkeypatch.setattr(f"hlorank.hlo.program.{limit}", 3)
-    with pytest.raises(DataError, match=f"{key}: "):
-        flatten(module)
+def test_extra_files_are_read_as_written_and_others_are_refused(tmp_path: Path, module: HloModuleProto) -> None:
+    program, graph = flatten(module), tmp_path / "a.4x4.npz"
+    path = write_extra(graph, program)
+    assert path == tmp_path / "a.4x4.extra.npz"
+    first = path.read_bytes()
+    assert write_extra(graph, program).read_bytes() == first
+    found = read_extra(graph, 4)
+    for key, array in extra_features(program).items():
+        np.testing.assert_array_equal(found[key], array, strict=True)
 
+    def refused(match: str, nodes: int = 4) -> None:
+        with pytest.raises(DataError, match=match):
+            read_extra(graph, nodes)
 
-@pytest.mark.parametrize("field", ["shape", "window", "padding_config"])
-def test_dimensions_beyond_those_of_programs_are_refused(module: HloModuleProto, field: str) -> None:
-    dimensions: Any = getattr(module.computations[1].instructions[1], field).dimensions
-    for _ in range(1001):
-        dimensions.append(1) if field == "shape" else dimensions.add()
-    with pytest.raises(DataError, match=r"computations\[1\].instructions\[1\]: .*at most 1000"):
-        flatten(module)
+    refused(r"a.4x4.extra.npz: dot_dimensions: .*\(5, 4, 6\)", nodes=5)
+    np.savez(path, dot_dimensions=found["dot_dimensions"])
+    refused(r"a.4x4.extra.npz: keys")
+    np.savez(path, **{key: array.astype(np.float32) for key, array in found.items()})  # type: ignore[arg-type] # numpy
+    refused("int64")
+    path.write_bytes(b"text")
+    refused(r"a.4x4.extra.npz: file")
+    path.unlink()
+    refused(r"a.4x4.npz: .*hlorank convert --extra")

@@ -1,10 +1,11 @@
-"""Reading of protobuf files."""
+"""Reading of protobuf files: programs, tuning records with their configurations, and damaged files."""
 
 from __future__ import annotations
 
 import gzip
 import logging
 import lzma
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,29 @@ from typing import Any
 import numpy as np
 import pytest
 from google.protobuf.message import Message
-from numpy.typing import NDArray
 
-from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph
+import hlorank.hlo
+from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, TileConfigurations
 from hlorank.data.npz import NpzFile
 from hlorank.files import DataError
 from hlorank.hlo import forms, wire
-from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto, ModuleTuningData, TuningData
+from hlorank.hlo.configurations import layouts, tiles
+from hlorank.hlo.hlo_pb2 import (
+    ConfigProfile,
+    HloModuleProto,
+    HloProto,
+    ModuleTuningData,
+    TensorLayoutConfig,
+    TuningData,
+)
+from hlorank.hlo.node_features import OPCODES
+from hlorank.hlo.program import flatten
 from hlorank.hlo.reader import featurize, graph_name, program_files, read_records
 
 LAYOUT_PB = "official/module_tuning_data_layout.pb"
 LAYOUT_NPZ = "tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz"
 TILE_PB = "official/op_tuning_data.pb"
+Change = Callable[[ModuleTuningData], object]
 
 
 def only(path: Path) -> MeasuredGraph:
@@ -31,35 +43,39 @@ def only(path: Path) -> MeasuredGraph:
     return featurize(record)[0]
 
 
+def read_layouts(record: ModuleTuningData) -> tuple[LayoutConfigurations, list[int]]:
+    configurations, measurements = layouts(record, flatten(record.module))
+    return configurations, measurements.runtime.tolist()
+
+
+def test_the_generated_module_is_that_of_the_schema(tmp_path: Path) -> None:
+    protoc = pytest.importorskip("grpc_tools.protoc", reason="needs grpcio-tools (extra dev)")
+    package = Path(hlorank.hlo.__file__).parent
+    targets = [f"--python_out={tmp_path}", f"--pyi_out={tmp_path}"]
+    assert protoc.main([sys.argv[0], f"-I{package.parents[1]}", *targets, str(package / "hlo.proto")]) == 0
+    for name in ("hlo_pb2.py", "hlo_pb2.pyi"):
+        assert (tmp_path / "hlorank" / "hlo" / name).read_text() == (package / name).read_text(), "run make proto"
+
+
 def test_the_official_layout_record_gives_the_official_arrays_bit_for_bit(shared_data: Path) -> None:
     measured = only(shared_data / LAYOUT_PB)
-    graph = measured.graph
-    assert isinstance(measured.configurations, LayoutConfigurations)
-    arrays: dict[str, NDArray[Any]] = {
+    graph, configurations = measured.graph, measured.configurations
+    assert isinstance(configurations, LayoutConfigurations)
+    with NpzFile(shared_data / LAYOUT_NPZ) as file:
+        official = {key: file.read(key) for key in file.keys}
+    for key, array in {
         "node_opcode": graph.node_opcode,
         "node_feat": graph.node_feat,
         "edge_index": graph.edge_index,
         "node_splits": graph.node_splits[None],
-        "node_config_ids": measured.configurations.node_ids,
-    }
-    with NpzFile(shared_data / LAYOUT_NPZ) as official:
-        for key, array in arrays.items():
-            expected = official.read(key)
-            assert (array.dtype, array.shape) == (expected.dtype, expected.shape), key
-            assert array.tobytes() == expected.tobytes(), key
-
-
-def test_the_official_runs_are_rows_of_the_official_file(shared_data: Path) -> None:
-    measured = only(shared_data / LAYOUT_PB)
-    assert isinstance(measured.configurations, LayoutConfigurations)
-    with NpzFile(shared_data / LAYOUT_NPZ) as official:
-        features = official.read("node_config_feat").astype(np.int8)
-        runtimes = official.read("config_runtime").tolist()
-    rows = {(row.tobytes(), runtime) for row, runtime in zip(features, runtimes, strict=True)}
-    values = measured.configurations.values()
-    assert len(values) == 112
-    for row, runtime in zip(values, measured.measurements.runtime.tolist(), strict=True):
-        assert (row.tobytes(), runtime) in rows
+        "node_config_ids": configurations.node_ids,
+    }.items():
+        np.testing.assert_array_equal(array, official[key], key, strict=True)
+    features = official["node_config_feat"].astype(np.int8)
+    rows = {(row.tobytes(), time) for row, time in zip(features, official["config_runtime"].tolist(), strict=True)}
+    found = zip(configurations.values(), measured.measurements.runtime.tolist(), strict=True)
+    assert len(configurations) == 112
+    assert rows.issuperset((row.tobytes(), time) for row, time in found)
 
 
 def test_the_official_tile_record_gives_fifteen_kernels(shared_data: Path) -> None:
@@ -79,52 +95,56 @@ def test_the_official_tile_record_gives_fifteen_kernels(shared_data: Path) -> No
         assert graph.graph.node_splits.tolist() == [0, graph.graph.nodes]
 
 
+def test_the_modules_of_the_installed_xla_are_read(tmp_path: Path) -> None:
+    jax = pytest.importorskip("jax", reason="needs jax (extra collect)")
+
+    def program(x: Any, w: Any) -> Any:
+        y = jax.lax.conv(x, w, (1, 1), "SAME").reshape(64, -1)[:, :64]
+        _, y = jax.lax.while_loop(lambda one: one[0] < 3, lambda s: (s[0] + 1, jax.numpy.tanh(s[1]) @ s[1]), (0, y))
+        return jax.numpy.sort(y.sum(0)), y[jax.numpy.arange(3)]
+
+    lowered = jax.jit(program).lower(jax.numpy.zeros((1, 4, 32, 32)), jax.numpy.zeros((4, 4, 3, 3)))
+    lowered.compile(compiler_options={"xla_dump_to": str(tmp_path), "xla_dump_hlo_as_proto": True})
+    (before,), (after,) = program_files(tmp_path), program_files(tmp_path, "after_optimizations")
+    assert next(read_records(before)).module.name == "jit_program"
+    for path in (before, after):
+        measured = only(path)
+        graph, configurations = measured.graph, measured.configurations
+        assert measured.measurements.withheld
+        assert isinstance(configurations, LayoutConfigurations)
+        opcodes = set(graph.node_opcode.tolist())
+        assert {OPCODES[opcode] for opcode in ("convolution", "while", "parameter")} <= opcodes
+        assert (OPCODES["fusion"] in opcodes) == (path == after)
+        assert set(graph.node_opcode[configurations.node_ids].tolist()) <= {26, 34, 75}
+        (convolution,) = graph.node_feat[graph.node_opcode == OPCODES["convolution"]]
+        # The kernel of 3 x 3 with its spatial axes, in any order of the others.
+        assert convolution[37:45].tolist() == [3, 3, 0, 0, 0, 0, 6, 9]
+        assert sorted(convolution[21:25].tolist()) == [1, 4, 32, 32]
+
+
 def test_the_four_messages_are_distinguished(
     tmp_path: Path, module: HloModuleProto, layout_record: ModuleTuningData, tile_record: ModuleTuningData
 ) -> None:
+    future = bytes([0xFA, 0x3F, 3]) + b"new"  # field 1023 of another version
+    # HloProto's buffer_assignment (3) has the number of a record's runs.
+    buffers = bytes([3 << 3 | 2, 6, 1 << 3 | 2, 4, 8, 1, 16, 9])
     several = TuningData(modules=[layout_record.SerializeToString(), tile_record.SerializeToString()])
-    messages: dict[str, Message] = {
-        "a.b.hlo.pb": module,
-        "wrapped.hlo.pb": HloProto(hlo_module=module),
-        "layout.pb": layout_record,
-        "tile.pb": tile_record,
-        "several.pb": several,
+    messages: dict[str, tuple[Message, bytes]] = {
+        "a.b.hlo.pb": (module, future),
+        "wrapped.hlo.pb": (HloProto(hlo_module=module), buffers),
+        "layout.pb": (layout_record, future),
+        "tile.pb": (tile_record, b""),
+        "several.pb": (several, b""),
     }
     found = {}
-    for name, message in messages.items():
-        (tmp_path / name).write_bytes(message.SerializeToString())
+    for name, (message, more) in messages.items():
+        (tmp_path / name).write_bytes(message.SerializeToString() + more)
         for record in read_records(tmp_path / name):
-            assert record.module == module
+            assert record.module.computations == module.computations
+            assert featurize(record)[0].graph.nodes == 4
             found[record.name] = record.kind
-    assert found == {
-        "a.b": None,
-        "wrapped": None,
-        "layout": "layout",
-        "tile": "tile",
-        "several_1": "layout",
-        "several_-1a": "tile",
-    }
-
-
-def test_a_dump_with_a_buffer_assignment_is_no_tuning_record(tmp_path: Path, module: HloModuleProto) -> None:
-    # HloProto's buffer_assignment (3) has the number of a record's runs.
-    data = HloProto(hlo_module=module).SerializeToString() + bytes([3 << 3 | 2, 6, 1 << 3 | 2, 4, 8, 1, 16, 9])
-    (tmp_path / "a.hlo.pb").write_bytes(data)
-    (record,) = read_records(tmp_path / "a.hlo.pb")
-    assert record.tuning is None
-
-
-def test_fields_of_other_versions_are_ignored(tmp_path: Path, module: HloModuleProto) -> None:
-    (tmp_path / "a.pb").write_bytes(module.SerializeToString())
-    plain = only(tmp_path / "a.pb")
-    future = bytes([0xFA, 0x3F, 3]) + b"new"  # field 1023
-    for computation in module.computations:
-        for instruction in computation.instructions:
-            instruction.MergeFromString(future)
-    (tmp_path / "a.pb").write_bytes(module.SerializeToString() + future)
-    again = only(tmp_path / "a.pb")
-    np.testing.assert_array_equal(plain.graph.node_feat, again.graph.node_feat)
-    np.testing.assert_array_equal(plain.graph.edge_index, again.graph.edge_index)
+    kinds = (None, None, "layout", "tile", "layout", "tile")
+    assert found == dict(zip(["a.b", "wrapped", "layout", "tile", "several_1", "several_-1a"], kinds, strict=True))
 
 
 def test_what_the_features_cannot_represent_is_logged(
@@ -146,74 +166,158 @@ def test_what_the_features_cannot_represent_is_logged(
     assert " 6 " in dimensions
 
 
-BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "empty": (lambda data: b"", "found an empty file"),
-    "truncated": (lambda data: data[:-3], "found a truncated file or another message"),
-    "another message": (lambda data: HloModuleProto.DESCRIPTOR.file.serialized_pb, "found a truncated file or another"),
-    "zeros": (lambda data: bytes(100), "found a truncated file or another message"),
-    "a zip file": (lambda data: b"PK\x03\x04" + bytes(range(256)), "found a truncated file or another message"),
+def test_layouts_are_output_input_and_kernel_of_nodes_in_their_order(layout_record: ModuleTuningData) -> None:
+    layout_record.config_index_to_node[:] = [3, 1]  # the call and main's parameter
+    for run, dims in zip(layout_record.runs, ([0], [1]), strict=True):
+        run.module_config.layout_config.nodes.add().tensors.add(dims=dims)
+    node = layout_record.runs[1].module_config.layout_config.nodes[0]
+    node.tensors.add(dims=[1, 0])
+    node.tensors.add(dims=[2])
+    configurations, runtime = read_layouts(layout_record)
+    assert configurations.node_ids.tolist() == [1, 3]
+    assert configurations.values()[0].tolist() == [[0, *[-1] * 17], [-1] * 18]
+    assert configurations.values()[1].tolist() == [
+        [1, *[-1] * 17], [0, 1, *[-1] * 4, 1, 0, *[-1] * 4, 2, *[-1] * 5],
+    ]  # fmt: skip
+    assert runtime == [100, 90]
+    # The same record whose caller is stored first: positions count as stored, nodes as sorted.
+    moved = HloModuleProto(computations=[*layout_record.module.computations][::-1])
+    layout_record.module.CopyFrom(moved)
+    layout_record.config_index_to_node[:] = [2, 0]
+    again, _ = read_layouts(layout_record)
+    assert again.node_ids.tolist() == [1, 3]
+    np.testing.assert_array_equal(again.values(), configurations.values())
+
+
+def test_tiles_have_bounds_with_sum_and_product_and_the_default_as_normalizer(tile_record: ModuleTuningData) -> None:
+    tile_record.runs[0].op_config.tile_size_config.kernel_bounds.extend([1, 2, 3, 4, 5, 6, 7])
+    configurations, measurements = tiles(tile_record)
+    assert configurations.feat[0].tolist() == [
+        1, 2, 3, 4, 5, 6, 28, 5040, 2, 3, 0, 0, 0, 0, 5, 6, *[0] * 8,
+    ]  # fmt: skip
+    assert configurations.feat[1, 8:16].tolist() == [4, 0, 0, 0, 0, 0, 4, 4]
+    assert measurements.runtime.tolist() == [500, 400]
+    assert measurements.normalizer is not None
+    assert measurements.normalizer.tolist() == [500, 500]
+
+
+def test_runs_that_failed_or_were_not_measured_are_dropped(layout_record: ModuleTuningData) -> None:
+    good = layout_record.runs[1]
+    failed, unmeasured, instant = ConfigProfile(), ConfigProfile(), ConfigProfile()
+    for run in (failed, unmeasured, instant):
+        run.CopyFrom(good)
+    failed.error = True
+    unmeasured.ClearField("profile")
+    instant.profile.compute_time_ns = 1
+    layout_record.runs.extend([failed, unmeasured, instant])
+    assert read_layouts(layout_record)[1] == [100, 90]
+
+
+def test_without_any_time_labels_are_withheld_and_without_runs_there_is_the_default(
+    layout_record: ModuleTuningData, tile_record: ModuleTuningData, tmp_path: Path
+) -> None:
+    for run in [*layout_record.runs, *tile_record.runs]:
+        run.ClearField("profile")
+    layout_record.runs[0].error = True
+    assert read_layouts(layout_record)[1] == [0]
+    _, measurements = tiles(tile_record)
+    assert measurements.withheld
+    assert measurements.normalizer is not None
+    assert measurements.normalizer.tolist() == [1, 1]
+    (tmp_path / "a.pb").write_bytes(layout_record.module.SerializeToString())
+    (record,) = read_records(tmp_path / "a.pb")
+    layout, tile = (featurize(record, kind)[0] for kind in ("layout", "tile"))
+    assert isinstance(layout.configurations, LayoutConfigurations)
+    assert layout.configurations.node_ids.tolist() == [2]
+    assert layout.configurations.values().tolist() == [[[-1] * 18]]
+    assert isinstance(tile.configurations, TileConfigurations)
+    assert tile.configurations.feat.tolist() == [[0.0] * 24]
+    assert layout.measurements.withheld
+    assert tile.measurements.withheld
+
+
+def tensors(record: ModuleTuningData) -> Any:
+    """Return the layouts of the second run's node."""
+    return record.runs[1].module_config.layout_config.nodes[0].tensors
+
+
+NODES = "runs[1].module_config.layout_config.nodes[0]"
+WRONG: list[tuple[Change, str, object]] = [
+    (lambda one: one.ClearField("config_index_to_node"), "config_index_to_node", "none"),
+    (lambda one: one.config_index_to_node.append(4), "config_index_to_node", 4),
+    (lambda one: one.config_index_to_node.append(2**64 - 1), "config_index_to_node", 2**64 - 1),
+    (lambda one: one.config_index_to_node.append(2), "config_index_to_node", "a repeated node"),
+    (lambda one: one.config_index_to_node.append(1), "runs[0].module_config.layout_config.nodes", 1),
+    (lambda one: tensors(one)[0].dims.append(6), "node_config_feat", None),
+    (lambda one: tensors(one)[0].dims.extend(range(2, 7)), f"{NODES}.tensors[0].dims", 7),
+    (lambda one: tensors(one).extend([TensorLayoutConfig()] * 3), f"{NODES}.tensors", 4),
+    (lambda one: [setattr(run, "error", True) for run in one.runs], "runs", "none among 2"),
+    (lambda one: one.module.computations[1].instructions[1].shape.dimensions.extend([1] * 5),
+     "shape.dimensions of node 2", 7),
+    (lambda one: setattr(one.module.computations[0], "root_id", 99), "computations[0].root_id", 99),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "key", "found"), WRONG)
+def test_a_broken_record_is_named_with_its_field_and_the_others_are_read(
+    change: Change, key: str, found: object, layout_record: ModuleTuningData, tmp_path: Path
+) -> None:
+    good = layout_record.SerializeToString()
+    change(layout_record)
+    several = TuningData(modules=[good, layout_record.SerializeToString(), b"\xff", good])
+    (tmp_path / "a.pb").write_bytes(several.SerializeToString())
+    first, wrong, damaged, last = read_records(tmp_path / "a.pb")
+    assert [featurize(record)[0].graph.nodes for record in (first, last)] == [4, 4]
+    with pytest.raises(DataError) as caught:
+        featurize(wrong)
+    assert (caught.value.file, caught.value.key) == (tmp_path / "a.pb", f"modules[1].{key}")
+    assert found in (None, caught.value.found)
+    with pytest.raises(DataError, match=r"a\.pb: modules\[2\]\.computations: "):
+        featurize(damaged)
+
+
+def test_tiles_without_a_measured_default_are_refused(tile_record: ModuleTuningData) -> None:
+    tile_record.runs[0].error = True
+    with pytest.raises(DataError, match=r"runs.is_default: "):
+        tiles(tile_record)
+
+
+BAD: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda data: b"",
+    "truncated": lambda data: data[:-3],
+    "another message": lambda data: HloModuleProto.DESCRIPTOR.file.serialized_pb,
+    "zeros": lambda data: bytes(100),
+    "a zip file": lambda data: b"PK\x03\x04" + bytes(range(256)),
 }
 
 
 @pytest.mark.parametrize("what", BAD)
 def test_files_without_hlo_are_refused(what: str, tmp_path: Path, module: HloModuleProto) -> None:
-    change, found = BAD[what]
-    (tmp_path / "bad.pb").write_bytes(change(module.SerializeToString()))
+    (tmp_path / "bad.pb").write_bytes(BAD[what](module.SerializeToString()))
+    found = "an empty file" if what == "empty" else "a truncated file or another message"
     expected = "bad.pb: file: expected .* HloModuleProto, HloProto, ModuleTuningData or TuningData.*"
     with pytest.raises(DataError, match=expected + found):
         list(read_records(tmp_path / "bad.pb"))
-
-
-def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"none\.pb: file: "):
-        list(read_records(tmp_path / "none.pb"))
-    with pytest.raises(DataError, match=r": file: "):
-        list(read_records(tmp_path))
-
-
-def test_errors_name_the_record_of_the_file(tmp_path: Path, layout_record: ModuleTuningData) -> None:
-    good = layout_record.SerializeToString()
-    layout_record.module.computations[0].root_id = 99
-    several = TuningData(modules=[good, layout_record.SerializeToString(), b"\xff"])
-    (tmp_path / "a.pb").write_bytes(several.SerializeToString())
-    records = read_records(tmp_path / "a.pb")
-    assert featurize(next(records))[0].graph.nodes == 4
-    with pytest.raises(DataError, match=r"a\.pb: modules\[1\]\.computations\[0\]\.root_id: .* found 99"):
-        featurize(next(records))
-    with pytest.raises(DataError, match=r"a\.pb: modules\[2\]\.computations: "):
-        featurize(next(records))
+    for other in (tmp_path / "none.pb", tmp_path):  # missing, and a folder
+        with pytest.raises(DataError, match=f"{other}: file: "):
+            list(read_records(other))
 
 
 def test_names_and_files_of_a_folder(tmp_path: Path) -> None:
-    assert (
-        graph_name(Path("x/module_0001.jit_f.before_optimizations.hlo.pb")) == "module_0001.jit_f.before_optimizations"
-    )
+    named = "module_0001.jit_f.before_optimizations"
+    for suffix in (".hlo.pb", ".txt", ".hlo", ".hlo.txt", ".hlo.txt.xz", ".hlo.gz", ".hlo.pb.xz", ".pb.gz", ""):
+        assert graph_name(tmp_path / f"{named}{suffix}") == named
     assert graph_name(Path("unet_3d.4x4.bf16.pb")) == "unet_3d.4x4.bf16"
     (tmp_path / "memory-usage-report.pb").touch()
     assert [path.name for path in program_files(tmp_path)] == ["memory-usage-report.pb"]
-    (tmp_path / "b.hlo.pb").touch()
-    (tmp_path / "a.hlo.pb").touch()
-    assert [path.name for path in program_files(tmp_path)] == ["a.hlo.pb", "b.hlo.pb"]
-
-
-def test_hlo_texts_of_a_folder(tmp_path: Path) -> None:
-    for suffix in (".txt", ".hlo", ".hlo.txt", ".hlo.txt.xz", ".hlo.gz", ".hlo.pb.xz", ".pb.gz", ""):
-        assert graph_name(Path(f"module_0001.jit_f{suffix}")) == "module_0001.jit_f"
     text = b"// a comment\nHloModule m\n"
-    for name in ("a.txt", "b.hlo", "c.hlo.txt"):
-        (tmp_path / name).write_bytes(text)
-    (tmp_path / "d.txt.gz").write_bytes(gzip.compress(text))
-    (tmp_path / "e.hlo.xz").write_bytes(lzma.compress(text))
-    others = {
-        "a.hlo.pb": b"",
-        "notes.txt": b"HloModules",
-        "cut.txt.gz": b"\x1f\x8bx",
-        "buffer-assignment.txt": b"Buffers:",
-    }
-    for name, data in others.items():
+    programs = dict.fromkeys(("a.hlo.pb", "b.hlo", "c.hlo.txt"), text)
+    programs |= {"d.txt.gz": gzip.compress(text), "e.hlo.xz": lzma.compress(text)}
+    others = {"a.txt": text, "notes.txt": b"HloModules", "cut.txt.gz": b"\x1f\x8bx", "buffers.txt": b"Buffers:"}
+    for name, data in {**programs, **others}.items():
         (tmp_path / name).write_bytes(data)
     (tmp_path / "folder.hlo").mkdir()
-    assert [path.name for path in program_files(tmp_path)] == ["a.hlo.pb", "b.hlo", "c.hlo.txt", "d.txt.gz", "e.hlo.xz"]
+    assert [path.name for path in program_files(tmp_path)] == [*programs]
 
 
 def entry(number: int, payload: bytes) -> bytes:
@@ -232,48 +336,36 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "limit"),
+    ("data", "found"),
     [
-        (EMPTY[1] * 200, 100),
-        (entry(3, entry(2, ADD)) + EMPTY[3] * 600, 8),  # as runs
-        (entry(3, entry(2, ADD) + EMPTY[2] * 600), 500),
-        (entry(1, entry(3, entry(2, ADD) + EMPTY[2] * 600)), 500),
-        (entry(1, entry(3, entry(2, ADD) + EMPTY[2] * 300)) * 2, 500),  # which a parser merges
-        (entry(3, b"\x53\x54" + entry(2, ADD) + EMPTY[2] * 600), 500),
-        (entry(1, entry(3, entry(2, ADD))) + b"\x10\x07" + EMPTY[3] * 9, 8),
+        (EMPTY[1] * 200, "at most 100 "),
+        (entry(3, entry(2, ADD)) + EMPTY[3] * 600, "at most 8 "),  # as runs
+        (entry(3, entry(2, ADD) + EMPTY[2] * 600), "at most 500 "),
+        (entry(1, entry(3, entry(2, ADD) + EMPTY[2] * 600)), "at most 500 "),
+        (entry(1, entry(3, entry(2, ADD) + EMPTY[2] * 300)) * 2, "at most 500 "),  # which a parser merges
+        (entry(3, b"\x53\x54" + entry(2, ADD) + EMPTY[2] * 600), "at most 500 "),
+        (entry(1, entry(3, entry(2, ADD))) + b"\x10\x07" + EMPTY[3] * 9, "at most 8 "),
+        # Truncated messages are not parsed up to their ends.
+        (EMPTY[3] * 600 + b"\x1a\x05", "truncated|at most"),
+        (entry(3, EMPTY[2] * 600 + b"\x12\x05"), "truncated|at most"),
     ],
-    ids=["modules", "computations", "instructions", "of a record", "merged", "group", "runs"],
+    ids=["modules", "computations", "instructions", "of a record", "merged", "group", "runs", "cut", "cut inside"],
 )
 @pytest.mark.usefixtures("small_limits")
-def test_empty_messages_are_counted_before_they_are_parsed(tmp_path: Path, data: bytes, limit: int) -> None:
+def test_empty_messages_are_counted_before_they_are_parsed(tmp_path: Path, data: bytes, found: str) -> None:
     (tmp_path / "a.pb").write_bytes(data)
-    with pytest.raises(DataError, match=rf"a\.pb: .*at most {limit:,}"):
+    with pytest.raises(DataError, match=rf"a\.pb: .*({found})"):
         next(read_records(tmp_path / "a.pb"))
 
 
 @pytest.mark.usefixtures("small_limits")
-def test_as_many_messages_as_the_limits_are_read(tmp_path: Path) -> None:
-    (tmp_path / "a.pb").write_bytes(entry(1, entry(3, entry(2, ADD) * 498)) + b"\x10\x07" + EMPTY[3] * 8)
+def test_as_many_messages_and_bytes_as_the_limits_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = entry(1, entry(3, entry(2, ADD) * 498)) + b"\x10\x07" + EMPTY[3] * 8
+    (tmp_path / "a.pb").write_bytes(data)
+    monkeypatch.setattr(forms, "MAX_BYTES", len(data))
     (record,) = read_records(tmp_path / "a.pb")
     assert record.tuning is not None
     assert (len(record.module.computations[0].instructions), len(record.tuning.runs)) == (498, 8)
-
-
-@pytest.mark.usefixtures("small_limits")
-@pytest.mark.parametrize("data", [EMPTY[3] * 600 + b"\x1a\x05", entry(3, EMPTY[2] * 600 + b"\x12\x05")])
-def test_a_truncated_message_is_not_parsed_up_to_its_end(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / "a.pb").write_bytes(data)
-    with pytest.raises(DataError, match=r"truncated|at most"):
-        next(read_records(tmp_path / "a.pb"))
-
-
-def test_a_file_above_the_limit_is_not_parsed(
-    tmp_path: Path, module: HloModuleProto, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = module.SerializeToString()
-    (tmp_path / "a.pb").write_bytes(data)
-    monkeypatch.setattr(forms, "MAX_BYTES", len(data))
-    assert len([*read_records(tmp_path / "a.pb")]) == 1
     monkeypatch.setattr(forms, "MAX_BYTES", len(data) - 1)
-    with pytest.raises(DataError, match=f"at most {len(data) - 1} bytes"):
+    with pytest.raises(DataError, match=f"at most {len(data) - 1:,} bytes"):
         next(read_records(tmp_path / "a.pb"))
