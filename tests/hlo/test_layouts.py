@@ -161,7 +161,8 @@ def unmeasured(batch: Layouts) -> Float64:
 @pytest.mark.parametrize("name", SEARCHES)
 def test_configurations_are_valid_distinct_and_begin_with_the_default(space: LayoutSpace, name: str) -> None:
     rows = SEARCHES[name](space, 60, np.random.default_rng(0), configured)
-    assert (rows.shape, rows.dtype) == ((60, 20, 18), np.int8)
+    assert rows.shape == (60, 20, 18)
+    assert rows.dtype == np.int8
     assert (rows[0] == -1).all()
     assert len(np.unique(rows, axis=0)) == 60
     for row in rows:
