@@ -1,12 +1,15 @@
-"""Small tasks of measuring, for tests."""
+"""Small tasks of measuring and modules, for tests."""
 
 from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank_collect.task import Progress, Task
 
 AnyTask = TypeVar("AnyTask", bound=Task)
+SHAPES = "f32[8,16] f32[16,8]"
+DOTS = {"program": "user_programs:dots", "arguments": SHAPES, "collection": "layout:cpu:random"}
 
 
 def small_task(kind: type[AnyTask], **fields: Any) -> AnyTask:
@@ -17,3 +20,11 @@ def small_task(kind: type[AnyTask], **fields: Any) -> AnyTask:
 
 def silent(progress: Progress) -> None:
     """Report nothing."""
+
+
+def parsed(body: str, computations: str = "") -> HloModuleProto:
+    """Return the module of an entry computation, and others, in HLO text."""
+    from hlorank_collect import xla
+
+    text = f"HloModule m\n{computations}\nENTRY %e {{\n{body}\n}}"
+    return HloModuleProto.FromString(xla.parse(text.encode(), stablehlo=False))

@@ -1,32 +1,31 @@
+"""Measuring of layouts, files of measured graphs, what was left out, and the tables of a data card."""
+
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from hlorank.data.collection import read_graph, sidecar_path
-from hlorank.data.configurations import LayoutConfigurations
-from hlorank.files import read_json
+from hlorank.data.collection import Collection, read_graph, sidecar_path
+from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph
+from hlorank.data.graph import Graph
+from hlorank.files import DataError, read_json
 from hlorank.hlo.layout_space import configuration_name
+from hlorank_collect import record
 from hlorank_collect.measure_layouts import measure_layouts
 from hlorank_collect.program import SkippedError
+from hlorank_collect.record import LEFT_OUT, main, read_left_out, record_left_out
 from hlorank_collect.task import LayoutTask, Progress
-from tests.hlorank_collect.tasks import silent, small_task
+from tests.hlorank_collect.tasks import DOTS, silent, small_task
 
 
 @pytest.fixture
 def task(programs: Path) -> LayoutTask:
-    return small_task(
-        LayoutTask,
-        program="user_programs:dots",
-        arguments="f32[8,16] f32[16,8]",
-        collection="layout:cpu:random",
-        output=str(programs / "out"),
-        configurations=6,
-        time_limit=300.0,
-    )
+    return small_task(LayoutTask, **DOTS, output=str(programs / "out"), configurations=6, time_limit=300.0)
 
 
 @pytest.mark.parametrize("search", ["random", "default"])
@@ -77,3 +76,105 @@ def test_a_program_that_cannot_be_measured_is_skipped_with_its_reason(
     with pytest.raises(SkippedError, match=why):
         measure_layouts(task, silent)
     assert not Path(task.output).exists()
+
+
+def test_what_is_written_is_read_back_and_half_of_a_pair_is_not_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = Graph(np.zeros((2, 140), "f"), np.array([1, 34], np.uint8), np.array([[1, 0]]), np.array([0, 2], np.int64))
+    layouts = np.full((2, 1, 18), -1, np.int8)
+    layouts[1, 0, :2] = [0, 1]
+    configurations = LayoutConfigurations.from_chunks(np.array([1]), [layouts])
+    times = np.array([[900.4, 1500.0], [901.0, 1500.0], [899.0, 1500.0]])
+    measured = MeasuredGraph("a.b", graph, configurations, record.measurements(times))
+    npz = tmp_path / "layout" / "a.b.forward.npz"
+    assert not record.is_complete(npz, "f")
+    record.write(npz, measured, {"fingerprint": "f", "x": 1})
+    assert json.loads(sidecar_path(npz).read_text()) == {"fingerprint": "f", "x": 1}
+    found = read_graph(npz, "layout")
+    assert found.measurements.runtime.tolist() == [900, 1500]
+    assert isinstance(found.configurations, LayoutConfigurations)
+    np.testing.assert_array_equal(found.configurations.codes, [[0], [1]])
+    assert record.is_complete(npz, "f")
+    assert not record.is_complete(npz, "g")
+    sidecar_path(npz).rename(tmp_path / "away.json")
+    assert not record.is_complete(npz, "f")
+    (tmp_path / "away.json").rename(sidecar_path(npz))
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(record, "write_graph", killed)
+    with pytest.raises(KeyboardInterrupt):
+        record.write(npz, measured, {"fingerprint": "new"})
+    assert not record.is_complete(npz, "new")
+    sidecar_path(npz).write_text("{")
+    npz.touch()
+    assert not record.is_complete(npz, "new")
+
+
+def test_runtimes_that_are_all_equal_rank_nothing() -> None:
+    assert record.quality(np.full((4, 3), 10.0)) == {
+        "rounds": 4,
+        "split_half_tau": None,
+        "noise_ceiling": None,
+        "measured": 3,
+        "default": 0,
+        "runtime_ns": {"default": 10, "best": 10, "worst": 10},
+    }
+
+
+RANDOM, TILE = Collection.parse("layout:cpu:random"), Collection.parse("tile:cpu")
+
+
+def test_each_program_has_its_last_reason_until_it_is_measured(tmp_path: Path) -> None:
+    record_left_out(tmp_path, RANDOM, "a", None)
+    assert not list(tmp_path.iterdir())
+    for collection, program, reason in ((RANDOM, "a", "first"), (TILE, "a", "second"), (RANDOM, "a", "third")):
+        record_left_out(tmp_path, collection, program, reason)
+    record_left_out(tmp_path, RANDOM, "b", "fourth")
+    expected = {"layout:cpu:random": {"a": "third", "b": "fourth"}, "tile:cpu": {"a": "second"}}
+    assert read_left_out(tmp_path) == read_json(tmp_path / LEFT_OUT) == expected
+    record_left_out(tmp_path, TILE, "a", None)
+    record_left_out(tmp_path, RANDOM, "a", None)
+    assert read_left_out(tmp_path) == {"layout:cpu:random": {"b": "fourth"}}
+    assert [path.name for path in tmp_path.iterdir()] == [LEFT_OUT]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"tile:cpu": []}', '{"tile:cpu": {"a": 1}}'])
+def test_a_damaged_file_is_named_and_kept(text: str, tmp_path: Path) -> None:
+    (tmp_path / LEFT_OUT).write_text(text)
+    with pytest.raises(DataError, match=LEFT_OUT):
+        read_left_out(tmp_path)
+    with pytest.raises(DataError, match=LEFT_OUT):
+        record_left_out(tmp_path, TILE, "b", "why")
+    assert (tmp_path / LEFT_OUT).read_text() == text
+
+
+def about(name: str, tau: Any, ceiling: Any, worst: Any) -> dict[str, Any]:
+    runtimes = {"default": 110, "best": 100, "worst": worst}
+    known = {"name": name, "family": "net", "nodes": 7, "measured": 4, "rounds": 10, "runtime_ns": runtimes}
+    return {**known, "split_half_tau": tau, "noise_ceiling": ceiling}
+
+
+def test_a_card_has_a_row_for_each_graph_their_medians_and_what_was_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "layout/cpu/random"
+    folder.mkdir(parents=True)
+    for name, *figures in (("a", 0.5, 0.75, 200), ("b", None, None, 400)):
+        (folder / f"{name}.npz").touch()
+        (folder / f"{name}.json").write_text(json.dumps(about(name, *figures)))
+    for collection, program in ((RANDOM, "d"), (RANDOM, "c"), (TILE, "e")):
+        record_left_out(tmp_path, collection, program, f"why {program}")
+    main([str(tmp_path)])
+    random, tile = capsys.readouterr().out.split("### ")[1:]
+    title, _, head, _, *lines = random.splitlines()
+    assert (title, head.count("|")) == ("layout:cpu:random", lines[0].count("|"))
+    assert lines == [
+        "| a | net | 7 | 4 | 10 | 2.00 | 1.10 | 0.50 | 0.75 |",
+        "| b | net | 7 | 4 | 10 | 4.00 | 1.10 | unknown | unknown |",
+        "| median of 2 |  |  |  |  | 3.00 | 1.10 | 0.50 | 0.75 |",
+        *("", "Left out:", "", "- c: why c", "- d: why d", ""),
+    ]
+    assert tile.splitlines() == ["tile:cpu", "", "Left out:", "", "- e: why e"]

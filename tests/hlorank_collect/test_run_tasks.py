@@ -1,24 +1,142 @@
+"""Execution of tasks: child processes that only simulate measuring, what is measured again, and what is left out."""
+
 from __future__ import annotations
 
 import dataclasses
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from hlorank.compute import SERIAL, map_graphs
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection
-from hlorank.files import write_json
-from hlorank_collect import program, task
+from hlorank.files import read_json, write_json
+from hlorank_collect import child_process, program, task
 from hlorank_collect.child_process import Outcome
 from hlorank_collect.record import read_left_out, record_left_out
 from hlorank_collect.run_tasks import Summary, run_tasks
 from hlorank_collect.task import LayoutTask, Progress
-from tests.hlorank_collect.tasks import small_task
+from tests.hlorank_collect.tasks import silent, small_task
+
+WORK = """
+import os, signal, sys, time
+from hlorank_collect.program import SkippedError
+from hlorank_collect.task import Progress
+
+def work(task, report):
+    def at(stage, configuration=None):
+        report(Progress(stage, configuration, 0.5))
+    at("trace")
+    print("output of the user's program")
+    {body}
+    return {{"left_out": task.left_out}}
+"""
+CORE = min(os.sched_getaffinity(0))
+TASK = small_task(LayoutTask, program="p", collection="layout:cpu:random", output="out", core=CORE)
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(user_module: Callable[[str, str], Path]) -> Run:
+    """Supervises a child process of a body."""
+
+    def supervised(body: str, hang_seconds: float = 60, progress: Callable[[Progress], None] = silent) -> Outcome:
+        folder = user_module("simulated", WORK.format(body=body.replace("\n", "\n    ")))
+        sys.path.insert(0, str(folder))
+        return child_process.supervise(TASK, hang_seconds=hang_seconds, progress=progress, work="simulated:work")
+
+    return supervised
+
+
+def test_a_hang_costs_one_configuration_and_the_steps_and_the_result_arrive(run: Run) -> None:
+    steps: list[Progress] = []
+    body = "if not task.left_out:\n  at('compile', 'bad')\n  time.sleep(600)\nat(str(os.sched_getaffinity(0)))"
+    reason = "no progress for 12 s (--hang-seconds): it is slow, or a loop in it never ends"
+    assert run(body, hang_seconds=12, progress=steps.append) == Outcome({"left_out": {"bad": reason}})
+    assert [(step.stage, step.configuration) for step in steps] == [
+        ("trace", None), ("compile", "bad"), ("trace", None), (f"{{{CORE}}}", None),
+    ]  # fmt: skip
+    assert run("raise SkippedError('no dots')") == Outcome(None, "no dots")
+
+
+DEATHS = {
+    "os.kill(os.getpid(), signal.SIGKILL)": "the process was ended by SIGKILL (out of memory?)",
+    "sys.stderr.write('F12 a.h:3] Check failed: x\\n*** stack ***\\n'); sys.stderr.flush(); os.abort()":
+        "the process was ended by SIGABRT: F12 a.h:3] Check failed: x",
+    "raise MemoryError('no more')": "MemoryError: no more",
+    "os._exit(3)": "the process ended with status 3",
+}  # fmt: skip
+
+
+def test_each_death_is_named_and_one_outside_of_any_configuration_or_many_end_the_program(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    deaths = "".join(f"if len(task.left_out) == {number}:\n  {death}\n" for number, death in enumerate(DEATHS))
+    outcome = run(f"at('compile', f'c{{len(task.left_out)}}')\n{deaths}")
+    assert outcome.about is None
+    assert "in 4 configurations" in outcome.reason
+    assert [message.rpartition(" configuration ")[2] for message in caplog.messages] == [
+        f"c{number}: {reason}" for number, reason in enumerate(DEATHS.values())
+    ]
+    outcome = run("at('compile', 'c0'); at('measure'); os.abort()")
+    assert outcome == Outcome(None, "in stage measure: the process was ended by SIGABRT")
+
+
+def test_no_child_outlives_an_interrupted_parent(run: Run) -> None:
+    pids: list[int] = []
+
+    def interrupted(step: Progress) -> None:
+        if step.stage != "trace":
+            pids.append(int(step.stage))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run("at(str(os.getpid())); time.sleep(600)", progress=interrupted)
+    assert not psutil.pid_exists(pids[0])
+
+
+def test_a_child_ends_after_its_killed_parent(tmp_path: Path) -> None:
+    (tmp_path / "simulated.py").write_text(WORK.format(body="while True: at('compile'); time.sleep(0.1)"))
+    (tmp_path / "parent.py").write_text(
+        "import multiprocessing, os, signal\n"
+        "from hlorank_collect import child_process\nfrom tests.hlorank_collect.test_run_tasks import TASK\n"
+        "def progress(step):\n"
+        "    print(multiprocessing.active_children()[0].pid, flush=True)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "if __name__ == '__main__':\n"
+        "    child_process.supervise(TASK, hang_seconds=60, progress=progress, work='simulated:work')\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+    command = [sys.executable, str(tmp_path / "parent.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path})
+    for _ in range(600):
+        try:
+            ended = psutil.Process(int(done.stdout)).status() == psutil.STATUS_ZOMBIE  # nothing waits for an orphan
+        except psutil.NoSuchProcess:
+            break
+        if ended:
+            break
+        time.sleep(0.1)
+    else:
+        pytest.fail("the child still runs")
+
+
+def test_the_environment_keeps_xla_to_one_thread_and_the_users_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=/x")
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    cpu, gpu = child_process.environment("cpu"), child_process.environment("gpu")
+    flags = "--xla_dump_to=/x --xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    assert (cpu["XLA_FLAGS"], cpu["JAX_PLATFORMS"], cpu["PATH"]) == (flags, "cpu", os.environ["PATH"])
+    assert gpu["XLA_FLAGS"] == "--xla_dump_to=/x --xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"
+    assert "JAX_PLATFORMS" not in gpu
+
 
 ABOUT: dict[str, Any] = {
     "measured": 8,
@@ -29,10 +147,12 @@ ABOUT: dict[str, Any] = {
     "left_out": {"x": "why"},
     "seconds": {"compile": 3.2, "measure": 1.4},
 }
+EFFECTS = {"bad": "it has side effects"}
+Make = Callable[[str], LayoutTask]
 
 
 @pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], LayoutTask]:
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Makes tasks of programs that need no jax; the program `nobody` does not exist."""
 
     def named(name: str, arguments: str | None) -> program.JaxProgram:
@@ -42,13 +162,9 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Lay
 
     monkeypatch.setattr(task, "user_program", named)
     monkeypatch.setattr(task, "version", lambda package: "1.0")
-
-    def one(name: str) -> LayoutTask:
-        return small_task(
-            LayoutTask, program=name, collection="layout:cpu:random", output=str(tmp_path), time_limit=10.0
-        )
-
-    return one
+    return lambda name: small_task(
+        LayoutTask, program=name, collection="layout:cpu:random", output=str(tmp_path), time_limit=10.0
+    )
 
 
 def measures(one: LayoutTask, *, hang_seconds: float, progress: Callable[[Progress], None]) -> Outcome:
@@ -56,7 +172,7 @@ def measures(one: LayoutTask, *, hang_seconds: float, progress: Callable[[Progre
     progress(Progress("compile", "c", 0.25))
     assert hang_seconds == 7
     if one.program == "bad":
-        return Outcome(None, "it has side effects")
+        return Outcome(None, EFFECTS["bad"])
     npz = one.npz(one.program)
     npz.parent.mkdir(parents=True, exist_ok=True)
     npz.touch()
@@ -70,18 +186,27 @@ def collect(tasks: list[LayoutTask], lines: list[str] | None = None, **arguments
     return run_tasks(tasks, hang_seconds=7, echo=echo, **given)
 
 
-def test_a_program_that_cannot_be_measured_does_not_affect_the_others(make: Callable[[str], LayoutTask]) -> None:
+def busy() -> None:
+    raise ConfigError("the machine is busy")
+
+
+def test_programs_are_measured_once_and_one_that_cannot_be_does_not_affect_the_others(make: Make) -> None:
     lines: list[str] = []
-    summary = collect([make(name) for name in ("a.b", "bad", "c")], lines)
-    assert summary == Summary(["a.b", "c"], [], {"bad": "it has side effects"})
+    assert collect([make(name) for name in ("a.b", "bad", "c")], lines) == Summary(["a.b", "c"], [], EFFECTS)
     assert lines[:2] == [
         "[1/3, 0:00:00 left] a.b: 8 configurations, 30 rounds, split-half tau 0.91 (ceiling 0.95), max / min 1.50, "
         "default / best 1.10, 1 left out, 5 s",
         "[2/3, 0:00:00 left] bad: left out: it has side effects",
     ]
+    lines.clear()
+    again = collect([make("a.b"), make("c")], lines, check_machine=None, supervise=pytest.fail)
+    assert again == Summary([], ["a.b", "c"], {})
+    assert lines == ["measured already: 2 programs"]
+    changed = [dataclasses.replace(make("a.b"), seed=1), dataclasses.replace(make("c"), time_limit=99.0, core=0)]
+    assert collect([*changed, make("d")]) == Summary(["a.b", "d"], ["c"], {})
 
 
-def test_a_cluster_measures_what_one_machine_does(make: Callable[[str], LayoutTask], tmp_path: Path) -> None:
+def test_a_cluster_measures_what_one_machine_does(make: Make, tmp_path: Path) -> None:
     cores: list[int | None] = []
 
     def on_node(one: LayoutTask, **settings: Any) -> Outcome:
@@ -90,47 +215,38 @@ def test_a_cluster_measures_what_one_machine_does(make: Callable[[str], LayoutTa
 
     given: dict[str, Any] = {"supervise": on_node, "cluster": partial(map_graphs, settings=SERIAL)}
     tasks = [dataclasses.replace(make(name), core=core) for name, core in (("a.b", None), ("bad", 0), ("c", None))]
-    assert collect(tasks, **given) == Summary(["a.b", "c"], [], {"bad": "it has side effects"})
+    assert collect(tasks, **given) == Summary(["a.b", "c"], [], EFFECTS)
     assert cores == [max(os.sched_getaffinity(0)), 0, max(os.sched_getaffinity(0))]
-    assert collect(tasks, **given) == Summary([], ["a.b", "c"], {"bad": "it has side effects"})
-
-    def busy() -> None:
-        raise ConfigError("the machine is busy")
-
+    assert collect(tasks, **given) == Summary([], ["a.b", "c"], EFFECTS)
     with pytest.raises(ConfigError, match=r"^node .*: the machine is busy$"):
         collect([make("d")], check_machine=busy, **given)
 
 
-def test_programs_measured_with_the_same_settings_are_not_measured_again(make: Callable[[str], LayoutTask]) -> None:
-    collect([make("a"), make("b")])
-    lines: list[str] = []
-    assert collect([make("a"), make("b")], lines, check_machine=None, supervise=pytest.fail) == Summary(
-        [], ["a", "b"], {}
-    )
-    assert lines == ["measured already: 2 programs"]
-    again = [dataclasses.replace(make("a"), seed=1), dataclasses.replace(make("b"), time_limit=99.0, core=0)]
-    assert collect([*again, make("c")]) == Summary(["a", "c"], ["b"], {})
-
-
-def test_a_program_is_left_out_until_it_is_measured(make: Callable[[str], LayoutTask], tmp_path: Path) -> None:
+def test_a_program_is_left_out_until_it_is_measured(make: Make, tmp_path: Path) -> None:
     collection = Collection.parse("layout:cpu:random")
     record = partial(record_left_out, tmp_path, collection)
     collect([make("a"), make("bad")], record=record)
-    assert read_left_out(tmp_path) == {"layout:cpu:random": {"bad": "it has side effects"}}
-
+    assert read_left_out(tmp_path) == {"layout:cpu:random": EFFECTS}
     record_left_out(tmp_path, collection, "a", "other settings")
     collect([make("a")], record=record)  # measured before
-    assert read_left_out(tmp_path) == {"layout:cpu:random": {"bad": "it has side effects"}}
+    assert read_left_out(tmp_path) == {"layout:cpu:random": EFFECTS}
     collect([make("bad")], record=record, supervise=lambda *_, **__: Outcome(ABOUT))
     assert read_left_out(tmp_path) == {}
 
 
-def test_unknown_programs_and_a_busy_machine_are_refused_before_anything_is_measured(
-    make: Callable[[str], LayoutTask],
-) -> None:
-    def busy() -> None:
-        raise ConfigError("the machine is busy")
-
+def test_unknown_programs_and_a_busy_machine_are_refused_before_anything_is_measured(make: Make) -> None:
     for names, match in ((["a", "nobody"], "nobody"), (["a", "a"], r"\ba\b.*\ba\b"), (["a"], "busy")):
         with pytest.raises(ConfigError, match=match):
             collect([make(name) for name in names], check_machine=busy, supervise=pytest.fail)
+
+
+def test_the_sample_that_was_measured_before_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = Path(__file__).parents[2] / "data" / "sample"
+    files = sorted((sample / "layout").rglob("*.json"))
+    assert files
+    for path in files:
+        about = read_json(path)
+        monkeypatch.setattr(task, "version", lambda _, about=about: about["versions"]["jaxlib"])
+        names = ("program", "collection", "configurations", "seed", "fast_compile")
+        fields = {name: about[name] for name in names}
+        assert small_task(LayoutTask, output=str(sample), **fields, rounds=100).is_complete(about["name"])

@@ -1,5 +1,8 @@
+"""XLA's compiler and the machine: captured, compiled and exported modules, and their outputs."""
+
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -7,11 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hlorank.config import ConfigError
+from hlorank.hlo.forms import hlo_text
 from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto
+from hlorank.hlo.layout_json import ModuleConfiguration, apply, to_configuration
+from hlorank.hlo.layout_search import random
 from hlorank.hlo.layout_space import constrained, layout_space
-from hlorank_collect import xla
+from hlorank_collect import machine, xla
+from hlorank_collect.timing import difference
 
 jax = pytest.importorskip("jax", reason="needs jax (extra collect)")
+
+ABOUT = {"hlorank": "0.1.0", "model": "m", "collection": "layout:cpu:random", "rank": 1, "score": 0.0}
 
 
 def program(x: Any, w: Any) -> Any:
@@ -28,23 +38,18 @@ def captured() -> HloModuleProto:
 
 
 def opcodes(data: bytes) -> list[str]:
-    return [
-        one.opcode for computation in HloModuleProto.FromString(data).computations for one in computation.instructions
-    ]
+    module = HloModuleProto.FromString(data)
+    return [one.opcode for computation in module.computations for one in computation.instructions]
 
 
-def test_the_private_calls_were_tested_with_the_pinned_version() -> None:
+def test_private_calls_are_in_one_module_and_were_tested_with_the_pinned_version() -> None:
     import jaxlib
 
     assert xla.TESTED == "0.10.2" == jaxlib.__version__
     pins = re.findall(r'"jax(?:lib)?==([^"]*)"', (Path(__file__).parents[2] / "pyproject.toml").read_text())
     assert pins == [xla.TESTED, xla.TESTED]
-
-
-def test_only_one_module_calls_private_parts() -> None:
-    folder = Path(xla.__file__).parent
     private = re.compile(r"jax\._src|jaxlib import|import _jax|jaxlib\.(?!__version__)")
-    users = [path.name for path in folder.rglob("*.py") if private.search(path.read_text())]
+    users = [path.name for path in Path(xla.__file__).parent.rglob("*.py") if private.search(path.read_text())]
     assert users == ["xla.py"]
 
 
@@ -98,6 +103,25 @@ def test_every_configuration_computes_what_the_function_does(captured: HloModule
     assert sizes[0] < sizes[1]  # at the borders of the constrained layouts
 
 
+def test_exported_texts_compute_what_the_default_computes() -> None:
+    x = np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6)
+
+    def looped(x: Any) -> Any:
+        last, sums = jax.lax.scan(lambda carry, row: (carry @ carry.T, row.sum()), x @ x.T, x)
+        return jax.numpy.tanh(last).reshape(2, 2, 4).transpose(2, 0, 1), sums
+
+    def outputs(module: HloModuleProto) -> list[Any]:
+        return [np.asarray(one) for one in xla.compile_module(module.SerializeToString()).run(xla.put([x]))]
+
+    module = HloModuleProto.FromString(xla.capture(xla.unoptimized_module(looped, [x])))
+    for one in random(layout_space(module), 4, np.random.default_rng(0), lambda rows: np.zeros(len(rows))):
+        saved = to_configuration(module, one, ABOUT).model_dump_json()
+        constrained = apply(module, ModuleConfiguration.model_validate_json(saved))
+        text = hlo_text(constrained.SerializeToString())
+        parsed = HloModuleProto.FromString(xla.parse(text.encode(), stablehlo=False))
+        assert difference(outputs(module), outputs(parsed)) is None
+
+
 def test_unused_arguments_random_keys_and_trees_are_passed_on() -> None:
     def draws(key: Any, unused: Any, tree: dict[str, Any]) -> Any:
         return tree["b"] + jax.random.uniform(key, (3,)), tree["a"]
@@ -107,3 +131,20 @@ def test_unused_arguments_random_keys_and_trees_are_passed_on() -> None:
     first, second = executable.run(xla.put(arguments))
     np.testing.assert_array_equal(np.asarray(first), np.asarray(draws(*arguments)[0]))
     assert np.asarray(second) == 7
+
+
+def test_a_machine_is_described_and_refused_where_it_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine.busy_cores() >= 0
+    monkeypatch.setattr(machine, "busy_cores", lambda: 1.5)
+    with pytest.raises(ConfigError, match=r"1\.5.*--allow-busy"):
+        machine.require_quiet()
+    monkeypatch.setenv("XLA_FLAGS", "--xla_x=1")
+    description = machine.description()
+    assert json.loads(json.dumps(description)) == description
+    assert description["xla_flags"] == "--xla_x=1"
+    assert description["cpu"]
+    assert set(description["versions"]) == {"python", "hlorank", "jax", "jaxlib"}
+    for name, text in (("_MAPS", "00400000-00452000 r-xp\n00651000-00652000 r--p\n"), ("_MAX_MAPS", "8\n")):
+        (tmp_path / name).write_text(text)
+        monkeypatch.setattr(machine, name, tmp_path / name)
+    assert machine.used_mappings() == 0.25

@@ -1,4 +1,4 @@
-"""Triton GEMM configurations of a program, with XLA's CPU backend in place of its GPU backend."""
+"""Triton GEMM configurations of programs, with XLA's CPU backend, which ignores the options of GPUs, in place of one."""
 
 from __future__ import annotations
 
@@ -9,37 +9,64 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hlorank.data.collection import read_graph
 from hlorank.data.configurations import TileConfigurations
 from hlorank.files import read_json
+from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank_collect import xla
 from hlorank_collect.task import Progress, TileTask
 from hlorank_collect.tiles import measure_gemms
 from hlorank_collect.tiles.triton_gemm import (
     Gemm,
     GemmConfiguration,
+    Gemms,
     GemmSizes,
     UnsupportedGemmError,
     default_configuration,
     draw_configurations,
+    extract_gemms,
+    fits,
 )
 from tests.hlorank_collect.tasks import silent, small_task
 
+jax = pytest.importorskip("jax", reason="needs jax (extra collect)")
+
+CONFIGURATION = GemmConfiguration(block_m=64, block_n=128, block_k=32, split_k=4, num_stages=3, num_warps=8)
+SIZES = st.integers(2, 5000)
 PROGRAM = """
 import jax.numpy as jnp
 
-
 def layers(x, w, v):
     return (jnp.tanh(x @ w) @ w) @ v
-
 
 def again(x, w, v):
     return layers(x, w, v)
 """
 
 
+def gemms_of(function: Callable[..., Any], *arguments: Any) -> Gemms:
+    """Find the products of a function of float32 arrays of these shapes, or of these arrays."""
+    arrays = [np.zeros(one, np.float32) if isinstance(one, tuple) else one for one in arguments]
+    return extract_gemms("program", HloModuleProto.FromString(xla.unoptimized_module(function, arrays)))
+
+
 @pytest.fixture
-def task(tmp_path: Path, user_module: Callable[[str, str], Path]) -> TileTask:
+def gemm() -> Gemm:
+    """The product of a (64, 128) and a (128, 96) matrix."""
+    (gemm,) = gemms_of(lambda x, y: x @ y, (64, 128), (128, 96)).distinct
+    return gemm
+
+
+@pytest.fixture
+def task(tmp_path: Path, user_module: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch) -> TileTask:
+    """A task whose GPU is the CPU; no product counts as too fast, and Triton is not required."""
+    device = xla._device("cpu")
+    monkeypatch.setattr(xla, "_device", lambda _: device)
+    monkeypatch.setattr(measure_gemms, "_TRITON", b"")
+    monkeypatch.setattr(measure_gemms, "MIN_RUNTIME", 0)
     user_module("gemm_programs", PROGRAM)
     return small_task(
         TileTask,
@@ -50,6 +77,94 @@ def task(tmp_path: Path, user_module: Callable[[str, str], Path]) -> TileTask:
         configurations=6,
         rounds=3,
     )
+
+
+def test_the_compiler_reads_the_options_as_intended(gemm: Gemm, tmp_path: Path) -> None:
+    xla.compile_module(gemm.module.SerializeToString(), overrides=CONFIGURATION.options(), dump=tmp_path)
+    (dumped,) = tmp_path.glob("*.debug_options")
+    found = dict(line.split(": ", 1) for line in dumped.read_text().splitlines() if ": " in line)
+    assert found["xla_gpu_override_gemm_autotuner"] == (
+        '"block_m: 64 block_n: 128 block_k: 32 split_k: 1 num_stages: 3 num_warps: 8 num_ctas: 1"'
+    )
+    assert found["xla_gpu_experimental_force_split_k"] == "4"
+    assert found["xla_gpu_experimental_autotune_backends"] == "TRITON"
+    assert found["xla_gpu_autotune_level"] == "0"
+
+
+@settings(deadline=None, max_examples=20)
+@given(m=SIZES, n=SIZES, k=SIZES, element_bytes=st.sampled_from([2, 4]), seed=st.integers(0, 9))
+def test_configurations_are_distinct_and_fit_and_the_default_is_first(
+    m: int, n: int, k: int, element_bytes: int, seed: int
+) -> None:
+    gemm = GemmSizes(1, 0, m, n, k, element_bytes)
+    found = draw_configurations(gemm, 12, np.random.default_rng(seed))
+    assert found[0] == default_configuration(gemm)
+    assert len(set(found)) == len(found) == 12
+    assert all(fits(one, gemm) for one in found)
+    for block, size in ((one.__dict__[f"block_{name}"], gemm.__dict__[name]) for one in found for name in "mnk"):
+        assert block < max(2 * size, 17)
+        assert block in (16, 32, 64, 128, 256)
+    assert found == draw_configurations(gemm, 12, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((128, 128, 32, 1, 5, 4), True),
+        ((256, 128, 16, 1, 1, 8), True),
+        ((16, 16, 64, 16, 1, 4), True),
+        ((128, 128, 64, 1, 4, 4), False),  # 256 kB of shared memory
+        ((256, 128, 16, 1, 1, 4), False),  # 256 sums for each thread
+        ((16, 16, 128, 16, 1, 4), False),  # parts of half a block
+    ],
+)
+def test_configurations_that_no_gpu_can_run_are_not_drawn(values: tuple[int, ...], expected: bool) -> None:
+    large = GemmSizes(batch=1, batch_dims=0, m=1024, n=1024, k=1024, element_bytes=4)
+    assert fits(GemmConfiguration(*values), large) == expected
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "left", "right", "expected"),
+    [
+        ("mk,kn->mn", (8, 16), (16, 32), GemmSizes(1, 0, 8, 32, 16, 4)),
+        ("km,nk->mn", (16, 8), (32, 16), GemmSizes(1, 0, 8, 32, 16, 4)),
+        ("bmk,bkn->bmn", (3, 8, 16), (3, 16, 32), GemmSizes(3, 1, 8, 32, 16, 4)),
+        ("abmk,abnk->abmn", (2, 3, 8, 16), (2, 3, 32, 16), GemmSizes(6, 2, 8, 32, 16, 4)),
+        ("amkl,kln->amn", (5, 8, 4, 6), (4, 6, 32), GemmSizes(1, 0, 40, 32, 24, 4)),
+    ],
+)
+def test_sizes_of_a_product(
+    subscripts: str, left: tuple[int, ...], right: tuple[int, ...], expected: GemmSizes
+) -> None:
+    (gemm,) = gemms_of(lambda x, y: jax.numpy.einsum(subscripts, x, y), left, right).distinct
+    # jax may put either operand first
+    assert gemm.sizes in (expected, dataclasses.replace(expected, m=expected.n, n=expected.m))
+    assert gemm.sizes.work == expected.work
+
+
+def test_products_are_found_once_wherever_they_are() -> None:
+    def steps(x: Any, w: Any) -> Any:
+        y, _ = jax.lax.scan(lambda carry, _: (jax.numpy.tanh(carry @ w), None), x, None, length=3)
+        return (y @ w) @ w[:, :8]
+
+    gemms = gemms_of(steps, (16, 32), (32, 32))
+    assert [gemm.sizes.n for gemm in gemms.distinct] == [32, 8]
+    assert gemms.repeated == 1
+    assert [gemm.name for gemm in gemms.distinct] == [f"program.{gemm.fingerprint[:8]}" for gemm in gemms.distinct]
+    # as in files measured earlier
+    (gemm,) = gemms_of(lambda x, y: jax.numpy.tanh(x) @ y, (64, 128), (128, 96)).distinct
+    assert gemm.fingerprint == "63be92bbca712b19d7237e0dcc6602184673b6eb1db0ad8517ff7f892c334341"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "bfloat16"])
+def test_a_module_of_one_product_computes_it(dtype: str) -> None:
+    (gemm,) = gemms_of(lambda x, y: x @ y, np.zeros((8, 16), dtype), np.zeros((16, 4), dtype)).distinct
+    assert gemm.sizes.element_bytes == np.dtype(dtype).itemsize
+    operands = gemm.random_operands(np.random.default_rng(0))
+    assert [operand.dtype for operand in operands] == [np.dtype(dtype)] * 2
+    (output,) = xla.compile_module(gemm.module.SerializeToString()).run(xla.put(operands))
+    left, right = (operand.astype(np.float32) for operand in operands)
+    np.testing.assert_allclose(np.asarray(output).astype(np.float32), left @ right, rtol=2e-2, atol=2e-2)
 
 
 def change_result(monkeypatch: pytest.MonkeyPatch, change: Callable[[GemmConfiguration, Any], Any]) -> None:
@@ -66,7 +181,6 @@ def change_result(monkeypatch: pytest.MonkeyPatch, change: Callable[[GemmConfigu
     monkeypatch.setattr(measure_gemms, "compile_gemm", Changed)
 
 
-@pytest.mark.usefixtures("cpu_as_gpu")
 def test_products_of_a_program_are_measured(task: TileTask) -> None:
     steps: list[Progress] = []
     summary = measure_gemms.measure_gemms(task, steps.append)
@@ -76,8 +190,8 @@ def test_products_of_a_program_are_measured(task: TileTask) -> None:
     assert [*summary["kernels"]] == [npz.stem]
     assert {step.configuration for step in steps[1:]} == {npz.stem}
     graph, about = read_graph(npz, "tile"), read_json(npz.with_suffix(".json"))
-    rng = np.random.default_rng([0, int(about["structure"][:8], 16)])
-    drawn = draw_configurations(GemmSizes(1, 0, 64, 128, 128, 4), 6, rng)
+    sizes = GemmSizes(1, 0, 64, 128, 128, 4)
+    drawn = draw_configurations(sizes, 6, np.random.default_rng([0, int(about["structure"][:8], 16)]))
     assert isinstance(graph.configurations, TileConfigurations)
     kept = [0, 8, 9, 16, 17, 18]  # columns of the bounds: kernel, output and input
     np.testing.assert_array_equal(
@@ -86,10 +200,9 @@ def test_products_of_a_program_are_measured(task: TileTask) -> None:
     )
     assert (graph.measurements.normalizer == graph.measurements.runtime[0]).all()
     assert (about["collection"], about["kind"], about["left_out"], about["device"]) == ("tile:gpu", "dot", {}, "cpu")
-    assert about["gemm"] == dataclasses.asdict(GemmSizes(1, 0, 64, 128, 128, 4))
+    assert about["gemm"] == dataclasses.asdict(sizes)
 
 
-@pytest.mark.usefixtures("cpu_as_gpu")
 def test_configurations_that_fail_are_left_out_with_their_reason(
     task: TileTask, gemm: Gemm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +224,6 @@ def test_configurations_that_fail_are_left_out_with_their_reason(
     }
 
 
-@pytest.mark.usefixtures("cpu_as_gpu")
 def test_a_product_that_cannot_be_measured_has_a_reason(
     task: TileTask, gemm: Gemm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,7 +248,6 @@ def test_a_product_that_cannot_be_measured_has_a_reason(
     refused("takes less than")
 
 
-@pytest.mark.usefixtures("cpu_as_gpu")
 def test_what_was_measured_before_is_kept(task: TileTask) -> None:
     two = dataclasses.replace(task, arguments="f32[64,128] f32[128,128] f32[128,16]", kernels=2)
     first = measure_gemms.measure_gemms(two, silent)

@@ -1,0 +1,211 @@
+"""The commands collect and autotune: what they measure and refuse, and their remedies where jax is not installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hlorank.cli.main import main
+from hlorank.data.collection import read_graph
+from hlorank.data.configurations import LayoutConfigurations
+from hlorank.files import read_json
+from hlorank_collect import machine
+from hlorank_collect.autotune.tuned import TuneTask
+from hlorank_collect.record import read_left_out
+from hlorank_collect.run_tasks import Summary
+from tests.hlorank_collect import tasks
+
+SHAPES = ["--arguments", tasks.SHAPES]
+
+
+def collect(*arguments: str) -> int:
+    return main(["collect", *arguments, "--out", "out", "--configurations", "8", "--max-rounds", "6"])
+
+
+def test_programs_are_measured_once(
+    programs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(machine, "busy_cores", lambda: 1.5)
+    names = ["user_programs:dots", "user_programs:nothing", "user_programs:reshapes"]
+    assert collect(*names, *SHAPES, "--allow-busy") == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: user_programs-nothing-")
+    ((name, reason),) = read_left_out(programs / "out")["layout:cpu:random"].items()
+    assert captured.err == f"error: {name}: {reason}\n"
+    assert "busy" in caplog.text
+    assert len(captured.out.splitlines()) == 3
+    files = sorted((programs / "out" / "layout" / "cpu" / "random").iterdir())
+    assert [path.suffix for path in files] == [".json", ".npz"] * 2
+    for path in files[1::2]:
+        found = read_graph(path, "layout")
+        assert isinstance(found.configurations, LayoutConfigurations)
+        assert len(found.configurations) == 8
+        assert len(np.unique(found.configurations.codes, axis=0)) == 8
+        about = read_json(path.with_name(path.name.replace(".npz", ".json")))
+        assert about["core"] == max(os.sched_getaffinity(0))
+        assert about["xla_flags"].endswith("intra_op_parallelism_threads=1")
+
+    before = {path: path.read_bytes() for path in files}
+    assert collect(names[0], names[2], *SHAPES) == 0
+    assert capsys.readouterr().out.count("\n") == 1
+    assert {path: path.read_bytes() for path in files} == before
+
+
+MODULE = """HloModule dots
+
+ENTRY %main {
+  %x = f32[8,16] parameter(0)
+  %w = f32[16,4] parameter(1)
+  ROOT %d = f32[8,4] dot(%x, %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+
+
+def test_of_folders_and_globs_what_works_is_measured(programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (programs / "dumps").mkdir()
+    for name, text in (("good", MODULE), ("bad", MODULE.replace("dot(", "dots("))):
+        (programs / "dumps" / f"module.{name}.before_optimizations.txt").write_text(text)
+    (programs / "dumps" / "module.good.after_optimizations.txt").write_text(MODULE)
+    (programs / "other.hlo").write_text(MODULE)
+    assert collect("dumps", "oth*.hlo", "--scale-batch", "2", "--allow-busy") == 1
+    captured = capsys.readouterr()
+    assert "module.bad.before_optimizations.b2: " in captured.err
+    assert "line 6" in captured.err
+    written = {path.stem for path in (programs / "out").rglob("*.npz")}
+    assert written == {"module.good.before_optimizations.b2", "other.b2"}
+    assert read_json(next((programs / "out").rglob("other.b2.json")))["scale_batch"] == 2
+    assert collect("other.hlo", "--scale-batch", "2") == 0
+    assert "measured already" in capsys.readouterr().out
+
+
+def test_programs_are_tuned_and_run_again(
+    programs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "busy_cores", lambda: 0.0)
+    names = ["user_programs:nothing", "user_programs:dots"]
+    options = ["--random", "--candidates", "9", "--top", "3", "--rounds", "5"]
+    assert main(["autotune", *names, *SHAPES, *options]) == 1
+    captured = capsys.readouterr()
+    assert "user_programs-nothing" in captured.err
+    assert "3 of 9 candidates measured, 0 left out" in captured.out
+    (saved,) = (programs / "tuned").glob("*.json")
+    about = read_json(saved)
+    assert (about["candidates"], len(about["measured"]), about["rounds"]) == (9, 3, 5)
+    (programs / "broken.json").write_text("[")
+    assert main(["autotune", "--remeasure", "broken.json", str(saved), "--rounds", "5"]) == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: broken.json: ")
+    shown = captured.out
+    assert ("runs with the default in" if about["winner"] == "default" else "times as fast as the default") in shown
+
+
+def test_a_model_may_be_one_of_mlflow(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (programs / "spec.json").write_text('{"collection": "layout:cpu:random"}')
+    name = "models:/layout.cpu.random@champion"
+
+    def run_tasks(tasks: list[TuneTask], **_: object) -> Summary:
+        assert [(task.model, task.reference) for task in tasks] == [(str(programs), name)]
+        return Summary(measured=["dots"])
+
+    monkeypatch.setattr("hlorank.runs.find.model_folder", {name: programs}.__getitem__)
+    monkeypatch.setattr("hlorank_collect.run_tasks.run_tasks", run_tasks)
+    assert main(["autotune", "user_programs:dots", *SHAPES, "--model", name]) == 0
+
+
+@pytest.mark.slow
+def test_a_real_model_is_tuned_with_one_example(programs: Path, shared_data: Path) -> None:
+    file = shared_data / "hlo" / "imagenette.inference.hlo.txt.xz"
+    settings = ["--random", "--candidates", "4", "--top", "2", "--rounds", "4"]
+    assert main(["autotune", str(file), "--scale-batch", "1", "--allow-busy", *settings]) == 0
+    assert len(read_json(programs / "tuned/imagenette.inference.b1.json")["measured"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["collect"], "no program"),
+        (["collect", "m:f", "--allow-busy"], "'m:f'"),
+        (["collect", "mlp", *SHAPES], "'mlp'"),
+        (["collect", "m:f", "--core", "12345"], "--core 12345"),
+        (["collect", "m:f", "--collection", "layout:xla:random"], "layout:xla:random"),
+        (["collect", "m:f", "--collection", "tile:cpu"], "c-loop-nests"),
+        (["collect", "m:f", "--scale-batch", "2"], "--scale-batch"),
+        (["collect", "no-such.hlo"], "no-such.hlo: "),
+        (["autotune", "--random"], "--remeasure"),
+        (["autotune", "m:f", "--remeasure", "x.json"], "--remeasure"),
+        (["autotune", "m:f", "--model", "nowhere"], "--model nowhere"),
+        (["autotune", "m:f", "m:g", *SHAPES, "--apply", "missing.json"], "missing.json"),
+    ],
+)
+def test_wrong_usage_is_one_line(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("jax", reason="needs jax (extra collect)")
+    assert main([*arguments, "--out", str(tmp_path / "out")]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ")
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("out", "status"), [("user_programs.py/own", 2), ("/proc/own", 1)])
+@pytest.mark.parametrize("command", [["collect"], ["autotune", "--random"]])
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(
+    command: list[str], out: str, status: int, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hlorank_collect.run_tasks.run_tasks", None)
+    assert main([*command, "user_programs:dots", *SHAPES, "--out", out]) == status
+
+
+INSTALL = "pip install 'hlorank[collect]'"
+CALLS = (["--help"], ["collect"], ["collect", "m:f", "--out", "out"], ["autotune", "m:f", "--random"])
+WITHOUT_JAX = f"""
+import contextlib, io, json, sys
+
+class WithoutJax:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("jax", "jaxlib"):
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, WithoutJax())
+from hlorank.cli.main import main
+from hlorank.hlo import xla_process
+
+xla_process.find_spec = lambda name: None
+ended = []
+for arguments in {CALLS!r}:
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as errors:
+        try:
+            status = main(arguments)
+        except SystemExit as end:
+            status = end.code
+    heavy = {{"jax", "torch", "scipy", "sklearn", "mlflow"}} & set(sys.modules)
+    assert not heavy, heavy
+    ended.append((status, out.getvalue(), errors.getvalue()))
+print(json.dumps(ended))
+"""
+
+
+def test_commands_without_jax_name_the_line_that_installs_it() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_JAX], capture_output=True, text=True, check=True)
+    (help_status, shown, _), *refused = json.loads(done.stdout)
+    assert help_status == 0
+    text = " ".join(shown.split())  # argparse breaks lines
+    for command in ("collect", "autotune"):
+        assert f" {command} " in text
+    assert text.count(INSTALL) == 2
+    for status, _, errors in refused:
+        assert status == 2
+        assert errors.startswith("error: ")
+        assert INSTALL in errors
+        assert errors.count("\n") == 1
