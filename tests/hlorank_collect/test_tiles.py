@@ -1,4 +1,4 @@
-"""Triton GEMM configurations of programs, with XLA's CPU backend, which ignores the options of GPUs, in place of one."""
+"""Triton GEMM configurations of programs, with the CPU backend of XLA, which ignores the options of GPUs."""
 
 from __future__ import annotations
 
