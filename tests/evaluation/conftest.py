@@ -1,44 +1,92 @@
-"""Hand-made graphs for the tests of evaluation, for which only configurations and runtimes matter."""
+"""Graphs and runs for the tests of evaluation, made without files and trainings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-import pytest
+import pandas as pd
 
+from hlorank.data.collection import Collection
+from hlorank.evaluation.errors import WRONG
+from hlorank.evaluation.graph_report import per_graph_columns
+from hlorank.evaluation.report.trainings import TEXT, Row, Run, Tracked
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from tests.layouts import layout_features
 
-MakeGraph = Callable[..., GraphFeatures]
+
+def make_graph(
+    row_of: Sequence[int], runtime: Sequence[int], normalizer: Sequence[int] | None = None, name: str = "g"
+) -> GraphFeatures:
+    """Return a graph of two nodes: a kernel with tiles given a normalizer, else with layouts."""
+    distinct = max(row_of) + 1
+    configurations: LayoutFeatures | TileFeatures
+    if normalizer is None:
+        codes = np.arange(distinct, dtype=np.uint8)[:, None]
+        layouts, sizes = np.zeros((distinct, 18), dtype=np.int8), np.zeros((distinct, 18), dtype=np.float32)
+        configurations = layout_features(np.array([1]), layouts, sizes, codes)
+    else:
+        configurations = TileFeatures(np.arange(distinct, dtype=np.float32)[:, None])
+    return GraphFeatures(
+        name=name,
+        node_feat=np.zeros((2, 1), dtype=np.float32),
+        opcode=np.zeros(2, dtype=np.uint8),
+        node_layout=np.full((2, 6), -1, dtype=np.int8),
+        edge_index=np.array([[1, 0]]),
+        node_splits=np.array([0, 2]),
+        configurations=configurations,
+        row_of=np.array(row_of),
+        runtime=np.array(runtime),
+        normalizer=None if normalizer is None else np.array(normalizer),
+    )
 
 
-@pytest.fixture
-def make_graph() -> MakeGraph:
-    """Return a function that makes a graph of two nodes: a kernel with tiles given a normalizer, else with layouts."""
+def graph_row(
+    graph: str, tau: float | None, split: str = "valid", ceiling: float | None = 0.9, **changes: object
+) -> Row:
+    """Return a row of per_graph.csv of a layout collection, without metrics if `tau` is None."""
+    row = dict.fromkeys(per_graph_columns("layout")) | {"split": split, "graph": graph, "family": "net"}
+    row |= {"protocol": "all", "nodes": 27.0, "configurations": 64.0, "distinct": 60.0, "split_half_tau": 0.8}
+    row |= {"noise_ceiling": ceiling, "noise_width": None if ceiling is None else 0.01, "note": ""}
+    if tau is None:
+        return {**row, "note": "labels withheld", **changes}
+    row |= {"kendall_tau": tau, "kaggle": tau, "repeat_ceiling": 1.0, "opa": (tau + 1) / 2, "wrong": (1 - tau) / 2}
+    row |= {"slowdown_1": 0.04, "slowdown_5": 0.02, "slowdown_10": 0.01, "slowdown_100": 0.0}
+    return {**row, **dict.fromkeys(WRONG, None if ceiling is None else (1 - tau) / 8), **changes}
 
-    def make(
-        row_of: Sequence[int], runtime: Sequence[int], normalizer: Sequence[int] | None = None, name: str = "g"
-    ) -> GraphFeatures:
-        distinct = max(row_of) + 1
-        configurations: LayoutFeatures | TileFeatures
-        if normalizer is None:
-            codes = np.arange(distinct, dtype=np.uint8)[:, None]
-            layouts, sizes = np.zeros((distinct, 18), dtype=np.int8), np.zeros((distinct, 18), dtype=np.float32)
-            configurations = layout_features(np.array([1]), layouts, sizes, codes)
-        else:
-            configurations = TileFeatures(np.arange(distinct, dtype=np.float32)[:, None])
-        return GraphFeatures(
-            name=name,
-            node_feat=np.zeros((2, 1), dtype=np.float32),
-            opcode=np.zeros(2, dtype=np.uint8),
-            node_layout=np.full((2, 6), -1, dtype=np.int8),
-            edge_index=np.array([[1, 0]]),
-            node_splits=np.array([0, 2]),
-            configurations=configurations,
-            row_of=np.array(row_of),
-            runtime=np.array(runtime),
-            normalizer=None if normalizer is None else np.array(normalizer),
-        )
 
-    return make
+def table(rows: list[Row]) -> pd.DataFrame:
+    """Return rows as a table that was read from a file."""
+    found = pd.DataFrame(rows)
+    return found.astype({name: "float64" for name in found if name not in TEXT})
+
+
+def training(
+    method: str = "gst", seed: int | None = 0, taus: Mapping[str, float | None] | None = None, **changes: Any
+) -> Run:
+    """Return a run with two epochs and the taus of graphs, tracked unless `seed` is None; tables are lists of rows."""
+    taus = {"a": 0.5, "b": 0.7} if taus is None else taus
+    settings = {"model.width": "64", "seed": str(seed), "output": f"models/{seed}", **changes.pop("settings", {})}
+    tracked = Tracked(f"{seed or 0:032x}", settings, "c0ffee", 62_685.0, 700 * 2**20, 54.25, 0.01, 0.625)
+    counts = {"families": 3.0, "agreeing": 3.0, "graphs": 9.0}
+    point = {"split": "valid", "configuration": 0.0, "predicted_rank": 0.25, "measured_rank": 0.0}
+    values: dict[str, Any] = {
+        "place": f"models/{method}/{seed}",
+        "collection": Collection.parse("layout:cpu:random"),
+        "method": method,
+        "spec": {"version": "0.1.0", "data": "d" * 16, "weights_sha256": "a" * 64},
+        "history": [
+            {"member": 0.0, "epoch": epoch, "train_loss": 1 / epoch, "valid_kendall_tau": 0.5} for epoch in (1.0, 2.0)
+        ],
+        "per_graph": [graph_row(graph, tau) for graph, tau in taus.items()],
+        "predictions": [{"graph": graph, **point} for graph in taus],
+        "properties": [
+            {"split": "valid", "property": name, "effect": effect, **counts}
+            for name, effect in (("tile[0]", -0.25), ("starts", 0.125))
+        ],
+        "tracked": None if seed is None else tracked,
+    }
+    values |= changes
+    values |= {name: table(value) for name, value in values.items() if isinstance(value, list)}
+    return Run(**values)

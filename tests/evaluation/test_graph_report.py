@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,17 +30,16 @@ from hlorank.evaluation.graph_report import (
     report_graph,
 )
 from hlorank.featurize.feature_store import FeatureStore
-from hlorank.featurize.features import GraphFeatures, LayoutFeatures
+from hlorank.featurize.features import LayoutFeatures
 from hlorank.hlo.node_features import OPCODES
 from hlorank.metrics import kendall_tau
-
-MakeGraph = Callable[..., GraphFeatures]
+from tests.evaluation.conftest import make_graph
 
 # Rows 0 and 3 are one configuration. By score: 2 1 3 2. Of six pairs three agree, two do not, one ties.
 ROW_OF, RUNTIME, SCORES = [0, 1, 2, 0], [100, 200, 300, 110], np.array([2.0, 1.0, 3.0, 2.0])
 
 
-def test_layout_metrics_of_a_graph_with_a_repeated_configuration(make_graph: MakeGraph) -> None:
+def test_layout_metrics_of_a_graph_with_a_repeated_configuration() -> None:
     report = report_graph("layout", "valid", make_graph(ROW_OF, RUNTIME), SCORES)
     tau, ceiling = (3 - 2) / math.sqrt(6 * 5), 5 / math.sqrt(6 * 5)
     slowdowns = {"slowdown_1": 1.0, "slowdown_5": 0.0, "slowdown_10": 0.0, "slowdown_100": 0.0}
@@ -56,7 +54,7 @@ def test_layout_metrics_of_a_graph_with_a_repeated_configuration(make_graph: Mak
     assert [report[name] for name in columns] == ["indexed", 2, 4, 2, "1 of 4 listed indices are repeats"]
 
 
-def test_tile_metrics_rank_normalised_runtimes(make_graph: MakeGraph) -> None:
+def test_tile_metrics_rank_normalised_runtimes() -> None:
     # Labels 1..6, predicted in reverse: the best of the first five is 2, though its runtime is the longest.
     graph = make_graph(range(6), [7, 200, 30, 40, 50, 60], [7, 100, 10, 10, 10, 10])
     report = report_graph("tile", "valid", graph, np.arange(6, 0, -1.0))
@@ -75,7 +73,7 @@ def test_tile_metrics_rank_normalised_runtimes(make_graph: MakeGraph) -> None:
     ],
 )
 def test_a_graph_without_anything_to_rank_has_notes_and_no_metrics(
-    make_graph: MakeGraph, row_of: list[int], runtime: list[int], note: str
+    row_of: list[int], runtime: list[int], note: str
 ) -> None:
     report = report_graph("layout", "test", make_graph(row_of, runtime), np.array(row_of, dtype=np.float64))
     assert ({report[name] for name in (*metric_names("layout"), "wrong", *WRONG)}, report["note"]) == ({None}, note)
@@ -92,7 +90,7 @@ def test_a_perfect_model_reaches_the_repeat_ceiling(rows: list[tuple[int, int]])
     assert metrics["kendall_tau"] == pytest.approx(metrics["repeat_ceiling"])
 
 
-def test_predictions_are_shares_of_mean_ranks_and_span_the_measured_ranking(make_graph: MakeGraph) -> None:
+def test_predictions_are_shares_of_mean_ranks_and_span_the_measured_ranking() -> None:
     measured, shares = [0.0, 0.33333, 0.66667, 1.0], [0.5, 0.5, 0.0, 1.0]
     expected = [  # from fastest to slowest
         {"split": "valid", "graph": "g", "configuration": index, "predicted_rank": share, "measured_rank": rank}
@@ -111,9 +109,7 @@ def layout(*orders: tuple[int, ...]) -> list[int]:
     return [value for order in (*orders, *((),) * (3 - len(orders))) for value in (*order, *(-1,) * (6 - len(order)))]
 
 
-def test_layouts_are_what_copies_move_and_elements_by_contiguous_dimension(
-    make_graph: MakeGraph, tiny_collections: Path
-) -> None:
+def test_layouts_are_what_copies_move_and_elements_by_contiguous_dimension(tiny_collections: Path) -> None:
     spec = FeatureStore(tiny_collections / "features/layout/synthetic/random").spec
     spec = spec.model_copy(update={"opcodes": np.array([OPCODES["dot"], OPCODES["reshape"]], dtype=np.uint8)})
     codebook = np.array([layout((0, 1), (0,)), layout((1, 0)), layout((1, 2, 0))], dtype=np.int8)

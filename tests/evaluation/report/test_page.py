@@ -8,7 +8,7 @@ import pytest
 
 from hlorank.evaluation.report.write_report import write_report
 from tests.browser import DESKTOP, PHONE, Browser
-from tests.evaluation.report.conftest import training
+from tests.evaluation.conftest import training
 
 pytestmark = pytest.mark.slow
 

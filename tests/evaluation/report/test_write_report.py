@@ -1,22 +1,27 @@
+"""Text, charts and safety of a report."""
+
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from hlorank.config import ConfigError
-from hlorank.evaluation.report.tables import group_runs
+from hlorank.evaluation.report import charts
+from hlorank.evaluation.report.tables import Group, group_runs, scores
 from hlorank.evaluation.report.trainings import Run, records
-from hlorank.evaluation.report.write_report import MAX_BYTES, Headline, by_split, headline, write_report
-from tests.evaluation.report.conftest import graph_row
+from hlorank.evaluation.report.write_report import MAX_BYTES, write_report
+from tests.evaluation.conftest import graph_row, training
 
-MakeRun = Callable[..., Run]
 EVIL = "</script><!--<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 
 
@@ -49,102 +54,139 @@ class Page(HTMLParser):
         return self.html.count('<div class="chart"')
 
 
-def written(runs: list[Run], folder: Path) -> Page:
+def written(runs: Sequence[Run], folder: Path) -> Page:
     write_report(runs, folder / "report.html")
     return Page((folder / "report.html").read_text(encoding="utf-8"))
 
 
-def test_runs_with_different_evaluations_are_counted(make_run: MakeRun, tmp_path: Path) -> None:
-    runs = [make_run("gst", 0), make_run("gst", 1, {"a": 0.5}), make_run("gst", 2, per_graph=[])]
-    runs[1] = replace(runs[1], per_graph=runs[1].per_graph.assign(slowdown_10=float("nan")))
+def seeds(method: str, *taus: float) -> list[Run]:
+    return [training(method, seed, {"a": tau}) for seed, tau in enumerate(taus)]
+
+
+def on_two_splits(method: str, valid: float, test: float) -> Run:
+    return training(method, per_graph=[graph_row("b", test, "test"), graph_row("a", valid)])
+
+
+PARTLY = training("gst", 1, {"a": 0.5})
+PARTLY = replace(PARTLY, per_graph=PARTLY.per_graph.assign(slowdown_10=float("nan")))
+UNMEASURED = training(per_graph=[graph_row("a", 0.5, ceiling=None)])
+OTHER_GRAPHS = training("full", taus={"a": 0.1, "b": 0.2})
+FACTS: dict[str, tuple[list[Run], tuple[str, ...], tuple[str, ...]]] = {
+    "scores, costs and provenance": (
+        [training("gst", 0), training("gst", 1, {"a": 0.6, "b": 0.8}), training("full", 0)],
+        (
+            *("Report of 3 runs", "layout:cpu:random", "0.650 0.550 to 0.750 ± 0.071 over seeds 0.900"),
+            *("54.2", "62,685", "d" * 16, "c0ffee", "model.width"),
+        ),
+        ("different length", "one segment"),
+    ),
+    "errors and properties": (
+        [training()],
+        (
+            "all families gst valid 2 0.600 0.900 20.0% 5.0% 5.0% 5.0% 5.0% 1.0% 4.00% 2.00%",
+            "tile[0] faster than ranked gst valid -0.25 explains 6 % 3 9",
+            "starts slower than ranked gst valid +0.12 explains 2 % 3 9",
+        ),
+        ("No property",),
+    ),
+    "no properties": ([training(properties=[])], ("No property of configurations tells more than the scores",), ()),
+    "runs with different evaluations": (
+        [training("gst", 0), PARTLY, training("gst", 2, per_graph=[])],
+        (
+            *("1 graph, 1 left out, 3 seeds, 2 of 3 runs evaluated", "1.00% 1 of 2 runs", "1 of 3 runs"),
+            "gst, seed 2, models/gst/2: Kendall tau 0.625",  # as its training measured it
+        ),
+        (),
+    ),
+    "a run that cannot be scored": (
+        [training(), training("full", per_graph=[], unscored="weights.safetensors: none")],
+        ("full, seed 0, models/full/0: Kendall tau 0.625", "weights.safetensors: none"),
+        (),
+    ),
+    "lengths and single segments": (
+        [training("full"), training("gst_one", spec={"steps": 50}, one_segment=True)],
+        ("different length", "2 epochs, 50 steps", "one segment: equals full"),
+        (),
+    ),
+    "missing parts": (
+        [training(seed=None, per_graph=[], predictions=[], history=[])],
+        (
+            *("No run was evaluated", "No predictions", "No graph was evaluated", "No history of more than one epoch"),
+            "The memory of a step is not recorded for these runs",
+            "The MLflow run of the training is unreachable",
+        ),
+        ("Kendall tau 0",),
+    ),
+    "the best on valid": (
+        [on_two_splits("full", 0.5, 0.9), on_two_splits("gst", 0.75, 0.25)],
+        (
+            "Best: gst, Kendall tau 0.750 on valid Noise ceiling 0.900. 0.250 above full (0.500); with one run each",
+            "On test: 0.250, noise ceiling 0.900.",
+        ),
+        (),
+    ),
+    "noise": (
+        [*seeds("gst", 0.5, 0.7), *seeds("full", 0.4, 0.4)],
+        ("0.200 above full (0.400), 1.4 times the standard deviation over seeds (0.141): within noise.",),
+        (),
+    ),
+    "no noise": (
+        [*seeds("gst", 0.59, 0.61), *seeds("full", 0.4, 0.4)],
+        ("0.200 above full (0.400), 14.1 times the standard deviation over seeds (0.014).",),
+        (": within noise",),
+    ),
+    "seeds that agree": ([*seeds("gst", 0.5, 0.5), *seeds("full", 0.4, 0.4)], ("; equal for all seeds.",), ()),
+    "equal methods": (
+        [*seeds("full", 0.5), *seeds("gst", 0.5)],
+        ("layout:cpu:random full and gst, Kendall tau 0.500 on valid",),
+        ("Best:",),
+    ),
+    "equal methods above another": (
+        [*seeds("full", 0.5), *seeds("gst", 0.5), *seeds("random", 0.0)],
+        ("Best: full and gst, Kendall tau 0.500 on valid", "0.500 above random"),
+        (),
+    ),
+    "unknown ceiling": ([UNMEASURED], ("gst, Kendall tau 0.500 on valid Noise ceiling unknown.",), ("Best",)),
+    "other graphs": (
+        [UNMEASURED, training(seed=1, per_graph=[]), OTHER_GRAPHS],
+        ("Best of the evaluated runs: gst", "0.350 above full (0.150), which ranked other graphs."),
+        (),
+    ),
+}
+
+
+@pytest.mark.parametrize(("runs", "facts", "absent"), FACTS.values(), ids=FACTS)
+def test_facts_are_shown(tmp_path: Path, runs: list[Run], facts: tuple[str, ...], absent: tuple[str, ...]) -> None:
     page = written(runs, tmp_path)
-    for fact in ("1 graph, 1 left out, 3 seeds, 2 of 3 runs evaluated", "1.00% 1 of 2 runs"):
-        assert fact in page.text
-    assert "1 of 3 runs" in page.text
-    assert "gst, seed 2, models/gst/2: Kendall tau 0.625" in page.text, "as its training measured it"
+    assert [fact for fact in facts if fact not in page.text] == []
+    assert [fact for fact in absent if fact in page.text] == []
 
 
-def test_a_run_that_cannot_be_scored_is_named_with_the_reason(make_run: MakeRun, tmp_path: Path) -> None:
-    page = written([make_run(), make_run("full", per_graph=[], unscored="weights.safetensors: none")], tmp_path)
-    assert "full, seed 0, models/full/0: Kendall tau 0.625" in page.text
-    assert "weights.safetensors: none" in page.text
+def test_charts_show_what_is_known(tmp_path: Path) -> None:
+    runs, _, _ = FACTS["scores, costs and provenance"]
+    parts = "intervals, predictions of two methods, two curves, three costs, memory"
+    assert written(runs, tmp_path).charts == 1 + 2 + 2 + 3 + 1, parts
+    assert written(FACTS["missing parts"][0], tmp_path).charts == 0
+    unknown = training(seed=None, per_graph=[graph_row("a", 0.5, ceiling=None)])
+    assert written([unknown], tmp_path).text.count("unknown") >= 6, "seeds, ceilings and costs"
 
 
-def test_lengths_that_differ_and_single_segments_are_marked(make_run: MakeRun, tmp_path: Path) -> None:
-    page = written([make_run("full"), make_run("gst_one", spec={"steps": 50}, one_segment=True)], tmp_path)
-    for text in ("different length", "2 epochs, 50 steps", "one segment: equals full"):
-        assert text in page.text
-    page = written([make_run("full"), make_run("gst")], tmp_path)
-    assert "different length" not in page.text
-    assert "one segment" not in page.text
-
-
-def test_scores_costs_and_provenance_are_shown(make_run: MakeRun, tmp_path: Path) -> None:
-    page = written([make_run("gst", 0), make_run("gst", 1, {"a": 0.6, "b": 0.8}), make_run("full", 0)], tmp_path)
-    assert "Report of 3 runs" in page.text
-    for fact in (
-        "layout:cpu:random",
-        "0.650",
-        "0.550 to 0.750 ± 0.071 over seeds",
-        "0.900",
-        "54.2",
-        "62,685",
-        "d" * 16,
-        "c0ffee",
-    ):
-        assert fact in page.text, fact
-    assert "model.width" in page.text
-    assert page.charts == 1 + 2 + 2 + 3 + 1, "intervals, predictions of two methods, two curves, three costs, memory"
-
-
-def test_what_is_ranked_wrongly_is_shown(make_run: MakeRun, tmp_path: Path) -> None:
-    page = written([make_run()], tmp_path)
-    for fact in (
-        "all families gst valid 2 0.600 0.900 20.0% 5.0% 5.0% 5.0% 5.0% 1.0% 4.00% 2.00%",
-        "tile[0] faster than ranked gst valid -0.25 explains 6 % 3 9",
-        "starts slower than ranked gst valid +0.12 explains 2 % 3 9",
-    ):
-        assert fact in page.text, fact
-    assert "No property" in written([make_run(properties=[])], tmp_path).text
-
-
-def test_missing_parts_are_one_line_each(make_run: MakeRun, tmp_path: Path) -> None:
-    run = make_run(seed=None, per_graph=[], predictions=[], history=[])
-    page = written([run], tmp_path)
-    for line in (
-        "No run was evaluated",
-        "No predictions",
-        "No graph was evaluated",
-        "No history of more than one epoch",
-        "The memory of a step is not recorded for these runs",
-        "The MLflow run of the training is unreachable",
-    ):
-        assert line in page.text
-    assert page.charts == 0
-    (row,) = records(make_run(taus={"a": 0.5}).per_graph)
-    unknown = written([make_run(seed=None, per_graph=[{**row, "noise_ceiling": None}])], tmp_path)
-    assert unknown.text.count("unknown") >= 6, "seeds, ceilings and costs"
-
-
-def test_names_are_always_text(make_run: MakeRun, tmp_path: Path) -> None:
-    run = make_run(EVIL, place=EVIL, taus={EVIL: 0.5, "b": 0.4}, settings={EVIL: EVIL})
-    page = written([run, make_run(EVIL, 1, settings={EVIL: "other"})], tmp_path)
+def test_names_are_always_text(tmp_path: Path) -> None:
+    run = training(EVIL, place=EVIL, taus={EVIL: 0.5, "b": 0.4}, settings={EVIL: EVIL})
+    page = written([run, training(EVIL, 1, settings={EVIL: "other"})], tmp_path)
     assert EVIL not in page.html
     assert len(page.scripts) == 1
     assert ("img", "src", "x") not in page.attributes
     assert not any(name.startswith("on") for _, name, _ in page.attributes)
     assert EVIL in page.text, "as the label of a chart"
-
-
-def test_control_characters_of_names_are_escaped(make_run: MakeRun, tmp_path: Path) -> None:
     evil = "a\x00b\x1b[31m\x9b\u202etxt\ud800"
-    page = written([make_run(evil, place=evil, taus={evil[:-1]: 0.5, "b": 0.4}, settings={evil: evil})], tmp_path)
+    page = written([training(evil, place=evil, taus={evil[:-1]: 0.5, "b": 0.4}, settings={evil: evil})], tmp_path)
     assert not {"\x00", "\x1b", "\x9b", "\u202e", "\ud800"} & set(page.html)
     assert r"a\x00b\x1b[31m\x9b\u202etxt\ud800" in page.text
 
 
-def test_only_its_own_scripts_may_run_and_nothing_is_loaded(make_run: MakeRun, tmp_path: Path) -> None:
-    page = written([make_run()], tmp_path)
+def test_only_its_own_scripts_may_run_and_nothing_is_loaded(tmp_path: Path) -> None:
+    page = written([training()], tmp_path)
     (policy,) = [value for tag, name, value in page.attributes if tag == "meta" and "default-src" in value]
     (script,) = page.scripts
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -154,69 +196,68 @@ def test_only_its_own_scripts_may_run_and_nothing_is_loaded(make_run: MakeRun, t
             assert value.startswith("#"), (tag, name, value)
 
 
-def test_it_stays_small_and_counts_the_rows_that_it_omits(make_run: MakeRun, tmp_path: Path) -> None:
-    taus: dict[str, float | None] = {f"some.graph.with.a.long.name.{number:05d}": 0.5 for number in range(1_000)}
-    first = make_run(taus=taus)
-    runs = [replace(first, method=f"method_{number}") for number in range(12)]
+def test_it_stays_small_and_counts_the_rows_that_it_omits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = training(taus={f"some.graph.with.a.long.name.{number:05d}": 0.5 for number in range(1_000)})
+    runs = [replace(first, method=f"method_{number}") for number in range(4)]
     runs = [replace(run, tracked=replace(run.tracked, run_id=run.method)) for run in runs if run.tracked]
     page = written(runs, tmp_path)
     assert (tmp_path / "report.html").stat().st_size < MAX_BYTES == 5_000_000
-    assert "1992 of 12000 rows; per_graph.csv of each report has all." in page.text
-
-
-def test_a_report_that_would_be_too_large_is_refused(
-    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    assert "2000 of 4000 rows; per_graph.csv of each report has all." in page.text
     monkeypatch.setattr("hlorank.evaluation.report.write_report.MAX_BYTES", 10_000)
     with pytest.raises(ConfigError, match=r"1 run: .* MB"):
-        write_report([make_run()], tmp_path / "report.html")
-    assert not (tmp_path / "report.html").exists()
+        write_report([training()], tmp_path / "large.html")
+    assert not (tmp_path / "large.html").exists()
 
 
-def headline_of(*runs: Run) -> Headline:
-    (groups,) = group_runs(runs).values()
-    found = headline(by_split(groups))
-    assert found is not None
+@pytest.fixture
+def groups() -> list[Group]:
+    runs = [training("gst", 0), training("gst", 1, {"a": 0.6, "b": 0.8}), training("full", 0), training("random", None)]
+    (found,) = group_runs(runs).values()
     return found
 
 
-def seeds(make_run: MakeRun, method: str, *taus: float) -> list[Run]:
-    return [make_run(method, seed, {"a": tau}) for seed, tau in enumerate(taus)]
+def spec_of(chart: charts.Chart) -> dict[str, Any]:
+    spec: dict[str, Any] = json.loads(json.dumps(chart.to_dict(), allow_nan=False))
+    return spec
 
 
-def test_the_best_method_is_chosen_on_valid(make_run: MakeRun) -> None:
-    def run(method: str, valid: float, test: float) -> Run:
-        return make_run(method, per_graph=[graph_row("b", test, "test"), graph_row("a", valid)])
+def test_colour_comes_with_a_shape_or_a_dash_and_intervals_have_runs_and_ceilings(groups: list[Group]) -> None:
+    points = [(group, 10.0 + group.style, 0.5) for group in groups]
+    curves = charts.curves(groups, "train_loss", "loss", "epoch")
+    for chart in (curves, charts.against_cost(points, "seconds", "Kendall tau", "costs")):
+        encoding = spec_of(chart)["encoding"]
+        assert encoding["color"]["scale"]["domain"] == ["gst", "full", "random"]
+        assert encoding["color"]["scale"]["range"] == ["var(--c0)", "var(--c1)", "var(--c2)"]
+        for other in encoding.keys() & {"shape", "strokeDash"}:
+            marks = encoding[other]["scale"]["range"]
+            assert all(marks[i] != marks[j] for i in range(3) for j in range(i))
+    spec = spec_of(charts.intervals("valid", scores(groups)["valid", "all"]))
+    ((first, second, _),) = spec["datasets"].values()
+    assert (first["tau"], first["runs"], first["ceiling"]) == (pytest.approx(0.65), [0.6, pytest.approx(0.7)], 0.9)
+    assert second["runs"] == [], "a single run has no spread"
+    low, high = spec["layer"][0]["encoding"]["x"]["scale"]["domain"]
+    assert low < 0.5 < 0.9 < high
 
-    found = headline_of(run("full", 0.5, 0.9), run("gst", 0.75, 0.25))
-    assert found.title == "Best: gst, Kendall tau 0.750 on valid"
-    for fact in ("ceiling 0.900", "0.250 above full (0.500)", "one run each", "On test: 0.250"):
-        assert fact in found.sentences, fact
 
-
-@pytest.mark.parametrize(("taus", "times", "noise"), [((0.5, 0.7), "1.4", True), ((0.59, 0.61), "14.1", False)])
-def test_the_difference_is_in_spreads_over_seeds(
-    make_run: MakeRun, taus: tuple[float, float], times: str, noise: bool
+@pytest.mark.parametrize(("spent", "log"), [((1.0, 100.0), True), ((10.0, 20.0), False), ((0.0, 100.0), False)])
+def test_costs_that_differ_widely_get_a_logarithmic_axis(
+    groups: list[Group], spent: tuple[float, float], log: bool
 ) -> None:
-    found = headline_of(*seeds(make_run, "gst", *taus), *seeds(make_run, "full", 0.4, 0.4))
-    assert f"0.200 above full (0.400), {times} times the standard deviation" in found.sentences
-    assert ("within noise" in found.sentences) == noise
+    points = [(group, value, 0.5) for group, value in zip(groups, spent, strict=False)]
+    encoding = spec_of(charts.against_cost(points, "x", "y", "about"))["encoding"]
+    scale = encoding["x"]["scale"]
+    assert (scale.get("type") == "log") == log
+    assert scale["domain"][0] < min(spent) < max(spent) < scale["domain"][1]
+    assert encoding["y"]["scale"]["domain"] == pytest.approx([0.45, 0.55]), "around a single value"
 
 
-def test_equal_methods_are_both_the_best(make_run: MakeRun) -> None:
-    runs = [*seeds(make_run, "full", 0.5), *seeds(make_run, "gst", 0.5)]
-    assert headline_of(*runs).title == "full and gst, Kendall tau 0.500 on valid"
-    found = headline_of(*runs, *seeds(make_run, "random", 0.0))
-    assert found.title.startswith("Best: full and gst,")
-    assert "0.500 above random" in found.sentences
-
-
-def test_what_is_unknown_is_stated(make_run: MakeRun) -> None:
-    unmeasured = make_run(per_graph=[graph_row("a", 0.5, ceiling=None)])
-    assert headline_of(unmeasured) == ("gst, Kendall tau 0.500 on valid", "Noise ceiling unknown.")
-    other = make_run("full", taus={"a": 0.1, "b": 0.2})
-    assert "other graphs" in headline_of(unmeasured, other).sentences
-    partly = headline_of(unmeasured, make_run(seed=1, per_graph=[]), other)
-    assert partly.title.startswith("Best of the evaluated runs: gst")
-    (groups,) = group_runs([make_run(per_graph=[])]).values()
-    assert headline(by_split(groups)) is None
+def test_a_drawn_chart_is_one_svg_with_titles_that_stay_text(groups: list[Group]) -> None:
+    (point,) = records(groups[0].runs[0].predictions[:1])
+    spec = charts.predicted(groups[0], [{**point, "graph": "</svg><script>alert(1)</script>\"'&"}])
+    svg = ElementTree.fromstring(charts.draw_chart(spec))
+    assert [title.text for title in svg.iter("{http://www.w3.org/2000/svg}title")] == [
+        "</svg><script>alert(1)</script>\"'&\nvalid, configuration 0"
+    ]
+    assert not [tag for tag in svg.iter() if tag.tag.endswith(("script", "image", "a", "style"))]
+    assert not [tag for tag in svg.iter() if "id" in tag.attrib], "ids of several charts would collide"
+    assert "var(--c0)" in {tag.get("fill") for tag in svg.iter()}, "the colours of the page"

@@ -14,9 +14,10 @@ import altair as alt
 
 from hlorank import files
 from hlorank.evaluation.report.tables import Group, SplitScores
+from hlorank.evaluation.report.trainings import Row
 
 Chart = alt.Chart | alt.LayerChart | alt.FacetChart
-Values = list[dict[str, Any]]
+Values = list[Row]
 
 COLOURS = 7
 # The symbols s0 to s5 of the page. With 7 colours and 6 shapes, consecutive numbers differ in both, and no two of 42
@@ -123,7 +124,7 @@ def intervals(split: str, pairs: Sequence[tuple[Group, SplitScores]]) -> Chart:
             "runs": [*tau.runs] if len(tau.runs) > 1 else [],
         }
         for group, score in pairs
-        if (tau := score.estimates.get("kendall_tau")) is not None
+        if (tau := score.tau) is not None
     ]
     ends = [value[end] for value in values for end in ("tau", "low", "high", "ceiling") if value[end] is not None]
     across, title = _scale(ends), f"{_TAU}, {split}"
@@ -145,22 +146,35 @@ def intervals(split: str, pairs: Sequence[tuple[Group, SplitScores]]) -> Chart:
     )
 
 
-def predicted(group: Group, values: Values) -> Chart:
-    """Return predicted against measured rank, each point labelled with its graph (in a line of its own)."""
+def _plane(values: Values, about: str, x: str, y: str, wide: bool = False) -> alt.Chart:
+    """Return a chart of the values `x` and `y`, with the titles of their axes."""
+    scales = _scale([value["x"] for value in values], wide), _scale([value["y"] for value in values])
+    encoded: alt.Chart = _chart(values, about).encode(
+        x=alt.X("x:Q", title=x, **scales[0]), y=alt.Y("y:Q", title=y, **scales[1])
+    )
+    return encoded
+
+
+def predicted(group: Group, points: Sequence[Row]) -> Chart:
+    """Return predicted against measured rank of rows of predictions.csv, labelled with graph and configuration."""
     about = (
         f"Predicted against measured rank of {group.label}: 0 is the fastest configuration of a graph, 1 the slowest"
     )
-    x, y = (
-        channel(f"{rank}:Q", title=f"{rank} rank", **_scale([0, 1]))
-        for channel, rank in ((alt.X, "measured"), (alt.Y, "predicted"))
-    )
-    diagonal = _chart([{"measured": end, "predicted": end} for end in (0, 1)], about)
+    values: Values = [
+        {
+            "label": f"{point['graph']}\n{point['split']}, configuration {point['configuration']:.0f}",
+            "x": point["measured_rank"],
+            "y": point["predicted_rank"],
+        }
+        for point in points
+    ]
+    diagonal = _plane([{"x": end, "y": end} for end in (0, 1)], about, "measured rank", "predicted rank")
     shape, fill = SHAPES[group.style % len(SHAPES)], colour(group.style)
     return alt.layer(
-        diagonal.mark_line(aria=False, strokeDash=[4, 3], color=_INK, opacity=0.6).encode(x=x, y=y),
-        _chart(values, about)
+        diagonal.mark_line(aria=False, strokeDash=[4, 3], color=_INK, opacity=0.6),
+        diagonal.properties(data=alt.InlineData(values))
         .mark_point(filled=True, shape=shape, color=fill, size=22, opacity=0.55)
-        .encode(x=x, y=y, description="label:N"),
+        .encode(description="label:N"),
         description=about,
     )
 
@@ -168,37 +182,26 @@ def predicted(group: Group, values: Values) -> Chart:
 def curves(groups: Sequence[Group], column: str, title: str, epoch: str) -> Chart:
     """Return a column of the histories over epochs, a line for each run and member."""
     values: Values = [
-        {"group": group.label, "run": f"{run.place} {member:.0f}", "epoch": number, "value": value}
+        {"group": group.label, "run": f"{run.place} {member:.0f}", "x": number, "y": value}
         for group in groups
         for run in group.runs
         if len(run.history)
         for member, number, value in run.history[["member", "epoch", column]].dropna().itertuples(index=False)
     ]
-    epochs = _scale([value["epoch"] for value in values])
-    epochs["axis"].tickMinStep = 1
-    chart: alt.Chart = (
-        _chart(values, f"{title} by {epoch}")
-        .mark_line(point=alt.OverlayMarkDef(size=45, filled=True))
-        .encode(
-            x=alt.X("epoch:Q", title=epoch, **epochs),
-            y=alt.Y("value:Q", title=title, **_scale([value["value"] for value in values])),
-            detail="run:N",
-            **_style(groups, color=_PALETTE, strokeDash=DASHES, shape=SHAPES),
-        )
+    plane = _plane(values, f"{title} by {epoch}", epoch, title)
+    plane.encoding.x.axis.tickMinStep = 1
+    chart: alt.Chart = plane.mark_line(point=alt.OverlayMarkDef(size=45, filled=True)).encode(
+        detail="run:N", **_style(groups, color=_PALETTE, strokeDash=DASHES, shape=SHAPES)
     )
     return chart
 
 
 def against_cost(points: Sequence[tuple[Group, float, float]], cost: str, result: str, about: str) -> Chart:
     """Return a result of each group against a cost; `points` contains cost and result."""
-    values: Values = [{"group": group.label, "cost": spent, "result": found} for group, spent, found in points]
+    values: Values = [{"group": group.label, "x": spent, "y": found} for group, spent, found in points]
     chart: alt.Chart = (
-        _chart(values, about)
+        _plane(values, about, cost, result, wide=True)
         .mark_point(filled=True, size=130, opacity=0.9)
-        .encode(
-            x=alt.X("cost:Q", title=cost, **_scale([value["cost"] for value in values], wide=True)),
-            y=alt.Y("result:Q", title=result, **_scale([value["result"] for value in values])),
-            **_style([group for group, _, _ in points], color=_PALETTE, shape=SHAPES),
-        )
+        .encode(**_style([group for group, _, _ in points], color=_PALETTE, shape=SHAPES))
     )
     return chart

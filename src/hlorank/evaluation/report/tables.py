@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from statistics import fmean, stdev
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -40,11 +40,6 @@ class Group:
     runs: tuple[Run, ...]
 
     @property
-    def collection(self) -> Collection:
-        """The collection that the runs were trained on."""
-        return self.runs[0].collection
-
-    @property
     def seeds(self) -> int | None:
         """The number of different seeds, None if they are not recorded."""
         seeds = {run.seed for run in self.runs}
@@ -56,28 +51,18 @@ class Group:
         return any(run.one_segment for run in self.runs)
 
     @property
-    def validation(self) -> float | None:
-        """Mean Kendall tau of the kept epochs on valid, as the trainings measured it; None if it is not recorded."""
-        return self.mean_tracked("best_tau")
-
-    @property
     def length(self) -> str:
         """Epochs and steps of the trainings; empty for baselines, which have no epochs."""
         if "settings" in self.runs[0].spec:
             return ""
-        epochs = [run.history["epoch"].max() if len(run.history) else None for run in self.runs]
-        steps = [run.spec.get("steps") for run in self.runs]
-        return ", ".join(filter(None, [_range(epochs, "epochs"), _range(steps, "steps")]))
+        epochs = [run.history["epoch"].max() for run in self.runs if len(run.history)]
+        steps = [run.spec["steps"] for run in self.runs if "steps" in run.spec]
+        return ", ".join(_range(values, name) for values, name in ((epochs, "epochs"), (steps, "steps")) if values)
 
     @cached_property
     def rows(self) -> pd.DataFrame:
         """Rows of per_graph.csv, numbers as means over the evaluated runs."""
         return _merged([run.per_graph for run in self.runs], "split", "graph", "protocol")
-
-    @cached_property
-    def properties(self) -> pd.DataFrame:
-        """Rows of properties.csv, numbers as means over the evaluated runs."""
-        return _merged([run.properties for run in self.runs], "split", "property")
 
     def mean_tracked(self, name: str) -> float | None:
         """Return the mean of an attribute of `Tracked` over the runs that have recorded it, None if none has."""
@@ -85,11 +70,8 @@ class Group:
         return fmean(known) if known else None
 
 
-def _range(values: Sequence[float | None], name: str) -> str | None:
-    """Return the range of numbers as text, None without a known one."""
-    if not (known := [value for value in values if value is not None]):
-        return None
-    low, high = min(known), max(known)
+def _range(values: Sequence[float], name: str) -> str:
+    low, high = min(values), max(values)
     return f"{low:,.0f} {name}" if low == high else f"{low:,.0f} to {high:,.0f} {name}"
 
 
@@ -117,13 +99,13 @@ def group_runs(runs: Sequence[Run]) -> dict[Collection, list[Group]]:
         members.setdefault((run.collection, run.method, *sorted(_settings(run).items())), []).append(run)
     styles: dict[str, int] = {}
     groups: dict[Collection, list[Group]] = {}
-    for key, equal in members.items():
-        own = _settings(equal[0])
+    for key, (first, *others) in members.items():
+        own = _settings(first)
         rest = [_settings(other[0]) for name, other in members.items() if name != key and name[:2] == key[:2]]
         differing = [f"{name}={own[name]}" for name in own if any(other.get(name) != own[name] for other in rest)]
-        label = f"{equal[0].method} ({', '.join(differing)})" if differing else equal[0].method
-        group = Group(label, styles.setdefault(label, len(styles)), tuple(equal))
-        groups.setdefault(group.collection, []).append(group)
+        label = f"{first.method} ({', '.join(differing)})" if differing else first.method
+        group = Group(label, styles.setdefault(label, len(styles)), (first, *others))
+        groups.setdefault(first.collection, []).append(group)
     return groups
 
 
@@ -147,18 +129,25 @@ class Estimate:
 
 @dataclass(frozen=True)
 class SplitScores:
-    """Scores of a group on one split under one protocol, `all` or `indexed`, over the graphs that all runs ranked.
+    """Scores of a group on one split under one protocol, over the graphs that all its evaluated runs ranked.
 
     `estimates` are without metrics that no run has for every graph; `noise_ceiling` is None if it is unknown for one.
     """
 
-    split: str
-    protocol: str
     runs: int
     graphs: int
     left_out: int
     estimates: Mapping[str, Estimate]
     noise_ceiling: float | None
+
+    @property
+    def tau(self) -> Estimate | None:
+        """Kendall tau, None if no graph was ranked."""
+        return self.estimates.get("kendall_tau")
+
+
+Results = dict[tuple[str, str], list[tuple[Group, SplitScores]]]
+"""Groups and scores by split and protocol (`all` or `indexed`), in the order of the splits, the best tau first."""
 
 
 def interval(values: NDArray[np.float64]) -> tuple[float, float] | None:
@@ -182,21 +171,26 @@ def interval(values: NDArray[np.float64]) -> tuple[float, float] | None:
     return float(ends.low), float(ends.high)
 
 
-def scores(group: Group) -> list[SplitScores]:
-    """Return the scores on each evaluated split and protocol, in the order of the splits."""
-    tables = [run.per_graph.assign(run=number) for number, run in enumerate(group.runs) if len(run.per_graph)]
-    if not tables:
-        return []
-    parts = pd.concat(tables).groupby(["split", "protocol"])
-    found = [_split_scores(group.collection.kind, table) for _, table in parts]
-    return sorted(found, key=lambda score: (SPLITS.index(score.split), score.protocol))
+def scores(groups: Sequence[Group]) -> Results:
+    """Return the scores of groups of one collection on each evaluated split and protocol."""
+    found: Results = {}
+    for group in groups:
+        tables = [run.per_graph.assign(run=number) for number, run in enumerate(group.runs) if len(run.per_graph)]
+        for _, table in pd.concat(tables).groupby(["split", "protocol"]) if tables else ():
+            split, protocol = table[["split", "protocol"]].iloc[0]
+            score = _split_scores(group.runs[0].collection.kind, table)
+            found.setdefault((split, protocol), []).append((group, score))
+    places = sorted(found, key=lambda place: (SPLITS.index(place[0]), place[1]))
+    return {
+        place: sorted(found[place], key=lambda pair: inf if pair[1].tau is None else -pair[1].tau.mean)
+        for place in places
+    }
 
 
 def _split_scores(kind: Kind, table: pd.DataFrame) -> SplitScores:
     """Return scores on the graphs that all runs have ranked, so that runs are comparable."""
     by_run = table.pivot(index="graph", columns="run").reindex(table["graph"].unique())
-    taus = pd.DataFrame(by_run["kendall_tau"])
-    ranked = by_run.loc[taus.notna().all(axis=1)]
+    ranked = by_run.loc[pd.DataFrame(by_run["kendall_tau"]).notna().all(axis=1)]
     estimates = {}
     for metric in metric_names(kind):
         columns = pd.DataFrame(ranked[metric] if metric in table and len(ranked) else None).dropna(axis=1)
@@ -206,8 +200,6 @@ def _split_scores(kind: Kind, table: pd.DataFrame) -> SplitScores:
             estimates[metric] = Estimate(float(values.mean()), low, high, tuple(columns.mean().tolist()))
     ceiling = pd.DataFrame(ranked["noise_ceiling"]).mean(axis=1).mean(skipna=False)
     return SplitScores(
-        split=table["split"].iloc[0],
-        protocol=table["protocol"].iloc[0],
         runs=table["run"].nunique(),
         graphs=len(ranked),
         left_out=len(by_run) - len(ranked),
@@ -216,48 +208,44 @@ def _split_scores(kind: Kind, table: pd.DataFrame) -> SplitScores:
     )
 
 
-class FamilyErrors(NamedTuple):
-    """Means over the ranked graphs of one family, or `ALL`, in one split; None if the value of one graph is unknown."""
-
-    group: Group
-    split: str
-    family: str
-    graphs: int
-    means: Row
+def preferred(splits: Iterable[str]) -> str:
+    """Return valid, the split to choose models on, or else the first of the splits."""
+    return min(splits, key=lambda split: (split != "valid", SPLITS.index(split)))
 
 
-def family_errors(groups: Sequence[Group]) -> list[FamilyErrors]:
-    """Return the errors by split, group and family, the family with the most wrong pairs first."""
-    found = []
+def family_errors(groups: Sequence[Group]) -> list[tuple[Group, Row]]:
+    """Return means over ranked graphs by split, group and family or `ALL`, the family with the most wrong pairs first.
+
+    Rows have split, family, the number of graphs and means, None if the value of one graph is unknown.
+    """
+    found = list[tuple[Group, Row]]()
     for group in groups:
-        if "wrong" not in group.rows:
-            continue
-        rows = group.rows[(group.rows["protocol"] == "all") & group.rows["wrong"].notna()]
-        rows = rows.reindex(columns=["split", "family", *_MEANS])
-        for _, part in pd.concat([rows.assign(family=ALL), rows]).groupby(["split", "family"]):
-            (means,) = records(part[_MEANS].mean(skipna=False).to_frame().T)
-            split, family = part[["split", "family"]].iloc[0]
-            found.append(FamilyErrors(group, split, family, len(part), means))
-    return sorted(
-        found,
-        key=lambda row: (SPLITS.index(row.split), groups.index(row.group), row.family != ALL, -row.means["wrong"]),
-    )
+        if "wrong" in group.rows:
+            rows = group.rows[(group.rows["protocol"] == "all") & group.rows["wrong"].notna()]
+            rows = rows.reindex(columns=["split", "family", *_MEANS])
+            families = pd.concat([rows.assign(family=ALL), rows]).groupby(["split", "family"])
+            means = families.agg(lambda values: values.mean(skipna=False)).assign(graphs=families.size())
+            found += [(group, row) for row in records(means.reset_index())]
+
+    def place(row: tuple[Group, Row]) -> tuple[int, int, bool, float]:
+        group, means = row
+        return SPLITS.index(means["split"]), groups.index(group), means["family"] != ALL, -means["wrong"]
+
+    return sorted(found, key=place)
 
 
 def misjudged(groups: Sequence[Group]) -> list[tuple[Group, Row]]:
-    """Return the rows of properties.csv with the largest effects, of valid or else of the first evaluated split.
+    """Return the rows of properties.csv with the largest effects, as means over runs, of the `preferred` split.
 
     Properties of fewer than three graphs are left out, and those whose families disagree on the sign.
     """
     found = []
     for group in groups:
-        if (table := group.properties).empty:
-            continue
-        splits = {*table["split"]}
-        split = "valid" if "valid" in splits else min(splits, key=SPLITS.index)
-        size = table["effect"].abs()
-        clear = (table["split"] == split) & (size >= _MIN_EFFECT) & (table["graphs"] >= _MIN_GRAPHS)
-        clear &= table["agreeing"] == table["families"]
-        largest = size[clear].sort_values(ascending=False, kind="stable").index[:_SHOWN]
-        found += [(group, row) for row in records(table.loc[largest])]
+        table = _merged([run.properties for run in group.runs], "split", "property")
+        if len(table):
+            size = table["effect"].abs()
+            clear = (table["split"] == preferred(table["split"])) & (size >= _MIN_EFFECT)
+            clear &= (table["graphs"] >= _MIN_GRAPHS) & (table["agreeing"] == table["families"])
+            largest = size[clear].sort_values(ascending=False, kind="stable").index[:_SHOWN]
+            found += [(group, row) for row in records(table.loc[largest])]
     return found

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from hlorank.config import ConfigError
+from hlorank.config.data_sections import ADDRESS
 from hlorank.data.collection import Collection
 from hlorank.evaluation.errors import PROPERTY_COLUMNS
 from hlorank.evaluation.graph_report import PER_GRAPH, PREDICTION_COLUMNS, PREDICTIONS, PROPERTIES
@@ -91,8 +92,8 @@ def _pair(folder: Path) -> tuple[Path, Path]:
     The search of a collection may be called models, too: only a part above <collection>/<method> is a root.
     """
     parts = folder.absolute().parts
-    address = _address(folder)
-    above = len(parts) if address is None else len(parts) - len(address[0].parts) - 1
+    collection, _ = _address(folder)
+    above = len(parts) if collection is None else len(parts) - len(collection.path.parts) - 1
     roots = [place for place, part in enumerate(parts[:above]) if part in _ROOTS]
     if not roots:
         return folder, folder
@@ -100,15 +101,12 @@ def _pair(folder: Path) -> tuple[Path, Path]:
     return model, report
 
 
-def _address(folder: Path) -> tuple[Collection, str] | None:
-    """Return collection and method of a folder <collection>/<method>, else None."""
+def _address(folder: Path) -> tuple[Collection | None, str]:
+    """Return collection and method of a folder <collection>/<method>; another folder has no collection."""
     *parts, method = folder.absolute().parts
-    for length in (3, 2):
-        try:
-            return Collection.parse("/".join(parts[-length:])), method
-        except ConfigError:
-            continue
-    return None
+    addresses = ("/".join(parts[-length:]) for length in (3, 2))
+    found = [Collection.parse(address) for address in addresses if ADDRESS.fullmatch(address)]
+    return found[0] if found else None, method
 
 
 def read_run(model: Path, report: Path, tracked: Tracked | None = None, place: str | None = None) -> Run:
@@ -119,24 +117,20 @@ def read_run(model: Path, report: Path, tracked: Tracked | None = None, place: s
     """
     spec = read_json(model / SPEC) if (model / SPEC).is_file() else {}
     folder = model if spec else report
-    if place is None:
-        place = str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
+    collection, method = _address(folder)
     if "collection" in spec and "method" in spec:
         collection, method = Collection.parse(spec["collection"]), str(spec["method"])
-    elif (address := _address(folder)) is not None:
-        collection, method = address
-    else:
+    if collection is None:
         raise DataError("folder", "<collection>/<method>, such as layout/cpu/random/gst", folder.name, file=folder)
-    run = Run(place, collection, method, spec, _table(model / HISTORY), tracked=tracked)
-    return _with_report(run, report)
+    if place is None:
+        place = str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
+    return _with_report(Run(place, collection, method, spec, _table(model / HISTORY), tracked=tracked), report)
 
 
 def _with_report(run: Run, report: Path) -> Run:
-    per_graph, predictions, properties = (_table(report / name) for name in (PER_GRAPH, PREDICTIONS, PROPERTIES))
+    tables = {name: _table(report / f"{name}.csv") for name in ("per_graph", "predictions", "properties")}
     about = read_json(report / METRICS) if (report / METRICS).is_file() else {}
-    return replace(
-        run, per_graph=per_graph, predictions=predictions, properties=properties, one_segment="one_segment" in about
-    )
+    return replace(run, **tables, one_segment="one_segment" in about)
 
 
 def scored(run: Run, model: Path, score: Score | None) -> Run:
@@ -155,23 +149,16 @@ def _table(path: Path) -> pd.DataFrame:
     """Read a CSV file of numbers and of the columns `TEXT`, empty without the file."""
     if not path.is_file():
         return pd.DataFrame()
+    kinds = defaultdict(lambda: "float64", dict.fromkeys(TEXT, "str"))
     try:
-        table = pd.read_csv(path, dtype=dict.fromkeys(TEXT, "str"), keep_default_na=False, na_values=[""])
-    except (ValueError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise DataError("columns", "a table", error, file=path) from None
+        table = pd.read_csv(path, dtype=kinds, keep_default_na=False, na_values=[""])
+    except ValueError as error:
+        raise DataError("columns", "a table of numbers", error, file=path) from None
     if missing := _COLUMNS[path.name] - {*table}:
         raise DataError("columns", f"{sorted(_COLUMNS[path.name])} among them", f"no {sorted(missing)}", file=path)
-    text = [name for name in table if name in TEXT]
-    numbers = [name for name in table if name not in TEXT]
-    try:
-        return table.assign(**table[text].fillna(""), **table[numbers].astype(np.float64))
-    except ValueError as error:
-        raise DataError("rows", "a table of numbers", error, file=path) from None
+    return table.fillna(dict.fromkeys(TEXT, ""))
 
 
 def records(table: pd.DataFrame) -> list[Row]:
     """Return the rows of a table, None for missing values."""
-    return [
-        {str(name): None if value is pd.NA or value != value else value for name, value in row.items()}
-        for row in table.to_dict("records")
-    ]
+    return table.astype(object).where(table.notna(), None).to_dict("records")  # type: ignore[return-value]

@@ -7,26 +7,26 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from math import ceil, inf
+from math import ceil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from hlorank.config import ConfigError
-from hlorank.data.collection import SPLITS, Collection, Kind
+from hlorank.data.collection import Collection, Kind
 from hlorank.evaluation.errors import WRONG
 from hlorank.evaluation.graph_report import metric_names
 from hlorank.evaluation.report import charts
 from hlorank.evaluation.report.tables import (
     LEVEL,
     RESAMPLES,
-    Estimate,
     Group,
-    SplitScores,
+    Results,
     family_errors,
     group_runs,
     misjudged,
+    preferred,
     scores,
 )
 from hlorank.evaluation.report.trainings import Row, Run, records
@@ -41,14 +41,15 @@ NOISE = 2
 _HERE = Path(__file__).parent
 # Bounds of the whole report, which names the number of omitted rows.
 _MAX_ROWS, _MAX_POINTS = 2_000, 8_000
-_MEBIBYTE = 2**20
+_COSTS = (
+    ("seconds of training", "seconds", 1.0),
+    ("milliseconds of a step", "step_seconds", 1e-3),
+    ("memory of a step (MiB)", "step_memory_bytes", 2**20),
+)
 # The repeat ceiling has a column next to the noise ceiling; OPA follows from Kendall tau, and is Kaggle's score of
 # layouts.
 _NO_COLUMN: Mapping[Kind, set[str]] = {"layout": {"repeat_ceiling", "opa", "kaggle"}, "tile": {"repeat_ceiling", "opa"}}
 _EQUAL = 1e-9
-
-Results = Mapping[tuple[str, str], Sequence[tuple[Group, SplitScores]]]
-"""Group and scores by split and protocol, the best Kendall tau first."""
 
 
 def write_report(runs: Sequence[Run], output: Path) -> None:
@@ -93,11 +94,11 @@ def _render(runs: Sequence[Run]) -> str:
 
 def _section(collection: Collection, groups: Sequence[Group], share: int) -> dict[str, Any]:
     """Return what the page shows of a collection; `share` groups share the rows and points of the report."""
-    results = by_split(groups)
-    rows = [(group, row) for group in groups for row in records(group.rows[: max(1, _MAX_ROWS // share)])]
-    validated = [(tau, group.label) for group in groups if (tau := group.validation) is not None]
+    results = scores(groups)
+    limit = max(1, _MAX_ROWS // share)
+    validated = [(tau, group.label) for group in groups if (tau := group.mean_tracked("best_tau")) is not None]
     points = [(group, _points(group, max(1, _MAX_POINTS // share))) for group in groups]
-    points = [(group, values) for group, values in points if values]
+    points = [(group, rows) for group, rows in points if rows]
     return {
         "collection": collection,
         "groups": groups,
@@ -105,17 +106,17 @@ def _section(collection: Collection, groups: Sequence[Group], share: int) -> dic
         "results": results,
         "one_segment": any(group.one_segment for group in groups),
         "metrics": [name for name in metric_names(collection.kind) if name not in _NO_COLUMN[collection.kind]],
-        "errors": family_errors(groups)[: max(1, _MAX_ROWS // share)],
+        "errors": family_errors(groups)[:limit],
         "misjudged": misjudged(groups),
-        "graphs": rows,
+        "graphs": [(group, row) for group in groups for row in records(group.rows[:limit])],
         "all_graphs": sum(len(group.rows) for group in groups),
         "intervals": [
             charts.intervals(split if protocol == "all" else f"{split}, {protocol}", pairs)
             for (split, protocol), pairs in results.items()
-            if any("kendall_tau" in score.estimates for _, score in pairs)
+            if any(score.tau for _, score in pairs)
         ],
-        "predicted": [(group, charts.predicted(group, values)) for group, values in points],
-        "predicted_graphs": sorted({value["graph"] for _, values in points for value in values}),
+        "predicted": [(group, charts.predicted(group, rows)) for group, rows in points],
+        "predicted_graphs": sorted({row["graph"] for _, rows in points for row in rows}),
         "curves": _curves(groups),
         "cost": _cost_charts(results),
         "unevaluated": [(group, run) for group in groups for run in group.runs if run.per_graph.empty],
@@ -124,94 +125,45 @@ def _section(collection: Collection, groups: Sequence[Group], share: int) -> dic
     }
 
 
-def by_split(groups: Sequence[Group]) -> Results:
-    """Return the scores of groups by split and protocol."""
+def headline(results: Results) -> dict[str, Any] | None:
+    """Return the facts of the headline of one collection, None if no group has a Kendall tau.
 
-    def tau(result: tuple[Group, SplitScores]) -> float:
-        estimate = result[1].estimates.get("kendall_tau")
-        return inf if estimate is None else -estimate.mean
-
-    results: dict[tuple[str, str], list[tuple[Group, SplitScores]]] = {}
-    for group in groups:
-        for score in scores(group):
-            results.setdefault((score.split, score.protocol), []).append((group, score))
-    places = sorted(results, key=lambda place: (SPLITS.index(place[0]), place[1]))
-    return {place: sorted(results[place], key=tau) for place in places}
-
-
-class Headline(NamedTuple):
-    """The method with the highest Kendall tau; noise ceiling, other splits, and the distance from the second method."""
-
-    title: str
-    sentences: str
-
-
-def headline(results: Results) -> Headline | None:
-    """Return the headline of the groups of one collection, None if no group has a Kendall tau.
-
-    The best method is chosen on valid if a group was evaluated there, else on the first evaluated split.
+    They are the groups with the highest tau on the `preferred` split, `best`; its score there and on the other splits;
+    the `second` group, with the `difference` of tau and, if there are several seeds, their standard `deviation`.
     """
-    ranked = {
-        split: found
+    taus = {
+        split: [(group, score, score.tau) for group, score in pairs if score.tau is not None]
         for (split, protocol), pairs in results.items()
-        if protocol == "all" and (found := [(*pair, known.mean) for pair in pairs if (known := _tau(pair[1]))])
+        if protocol == "all"
     }
-    if not ranked:
+    if not (evaluated := [split for split, ranked in taus.items() if ranked]):
         return None
-    split = "valid" if "valid" in ranked else next(iter(ranked))
-    best, score, tau = ranked[split][0]
-    equal = [group.label for group, _, other in ranked[split] if tau - other < _EQUAL]
-    title, sentences = f"{' and '.join(equal)}, Kendall tau {tau:.3f} on {split}", [f"{_ceiling(score).capitalize()}."]
-    if len(ranked[split]) > len(equal):
-        incomplete = any(score.runs < len(group.runs) for group, score, _ in ranked[split])
-        title = f"Best{' of the evaluated runs' if incomplete else ''}: {title}"
-        sentences.append(_difference(score, *ranked[split][len(equal)][:2]))
-    sentences += [
-        f"On {other}: {value:.3f}, {_ceiling(its)}."
-        for other, found in ranked.items()
-        for group, its, value in found
-        if other != split and group is best
-    ]
-    return Headline(title, " ".join(sentences))
+    split = preferred(evaluated)
+    ranked = taus[split]
+    best, score, tau = ranked[0]
+    equal = [group.label for group, _, other in ranked if tau.mean - other.mean < _EQUAL]
+    facts: dict[str, Any] = {
+        "split": split,
+        "best": equal,
+        "score": score,
+        "on_others": {
+            other: its for other in evaluated for group, its, _ in taus[other] if group is best and other != split
+        },
+        "second": None,
+        "incomplete": any(score.runs < len(group.runs) for group, score, _ in ranked),
+    }
+    if len(ranked) > len(equal):
+        second, other, its = ranked[len(equal)]
+        deviations = [deviation for deviation in (tau.deviation, its.deviation) if deviation is not None]
+        facts |= {"second": second, "second_score": other, "difference": tau.mean - its.mean}
+        facts |= {"deviation": max(deviations, default=None)}
+    return facts
 
 
-def _tau(score: SplitScores) -> Estimate | None:
-    return score.estimates.get("kendall_tau")
-
-
-def _ceiling(score: SplitScores) -> str:
-    return "noise ceiling unknown" if score.noise_ceiling is None else f"noise ceiling {score.noise_ceiling:.3f}"
-
-
-def _difference(best: SplitScores, second: Group, other: SplitScores) -> str:
-    """Return the difference of the first two methods, in standard deviations over seeds if there are several."""
-    taus = [score.estimates["kendall_tau"] for score in (best, other)]
-    difference = taus[0].mean - taus[1].mean
-    text = f"{difference:.3f} above {second.label} ({taus[1].mean:.3f})"
-    if best.graphs != other.graphs:
-        return f"{text}, which ranked other graphs."
-    deviations = [tau.deviation for tau in taus if tau.deviation is not None]
-    if not deviations:
-        return f"{text}; with one run each this may be chance: compare several seeds."
-    if (deviation := max(deviations)) == 0:
-        return f"{text}; equal for all seeds."
-    ratio = difference / deviation
-    noise = ": within noise" if ratio < NOISE else ""
-    return f"{text}, {ratio:.1f} times the standard deviation over seeds ({deviation:.3f}){noise}."
-
-
-def _points(group: Group, limit: int) -> charts.Values:
-    """Return the predictions of the first run of a group that has predictions."""
+def _points(group: Group, limit: int) -> list[Row]:
+    """Return the predictions of the first run of a group that has predictions, evenly spaced."""
     table = next((run.predictions for run in group.runs if len(run.predictions)), None)
-    return [
-        {
-            "graph": row["graph"],
-            "label": f"{row['graph']}\n{row['split']}, configuration {row['configuration']:.0f}",
-            "measured": row["measured_rank"],
-            "predicted": row["predicted_rank"],
-        }
-        for row in ([] if table is None else records(table[:: ceil(len(table) / limit)]))
-    ]
+    return [] if table is None else records(table[:: ceil(len(table) / limit)])
 
 
 def _curves(groups: Sequence[Group]) -> list[charts.Chart]:
@@ -229,32 +181,25 @@ def _curves(groups: Sequence[Group]) -> list[charts.Chart]:
 
 
 def _cost_charts(results: Results) -> list[charts.Chart]:
-    """Return charts of quality on valid, the split to choose models on, or else on the first evaluated split."""
-    splits = list(dict.fromkeys(split for split, _ in results))
-    split = "valid" if "valid" in splits else next(iter(splits), "")
-    pairs = results.get((split, "all"), ())
-    taus = {group: tau.mean for group, score in pairs if (tau := _tau(score)) is not None}
+    """Return charts of the Kendall tau of several groups on the `preferred` split against their costs."""
+    split = preferred([split for split, _ in results] or ["valid"])
+    taus = [(group, score.tau.mean) for group, score in results.get((split, "all"), ()) if score.tau is not None]
     found: list[charts.Chart] = []
-    for title, name, unit in (
-        ("seconds of training", "seconds", 1.0),
-        ("milliseconds of a step", "step_seconds", 1e-3),
-        ("memory of a step (MiB)", "step_memory_bytes", _MEBIBYTE),
-    ):
-        costs = {group: group.mean_tracked(name) for group in taus}
-        known = [(group, cost / unit, taus[group]) for group, cost in costs.items() if cost is not None]
-        if known and len(taus) > 1:
+    for title, name, unit in _COSTS:
+        points = [(group, cost / unit, tau) for group, tau in taus if (cost := group.mean_tracked(name)) is not None]
+        if points and len(taus) > 1:
             about = f"Kendall tau on {split} of each method against {title}"
-            found.append(charts.against_cost(known, title, f"Kendall tau, {split}", about))
+            found.append(charts.against_cost(points, title, f"Kendall tau, {split}", about))
     return found
 
 
 def _memory(groups: Sequence[Group]) -> charts.Chart | None:
     """Return the chart of the memory of a training step against the largest evaluated graph, None without a point."""
-    costs = [(group, group.mean_tracked("step_memory_bytes")) for group in groups if len(group.rows)]
-    points = [(group, group.rows["nodes"].max(), size / _MEBIBYTE) for group, size in costs if size is not None]
+    title, name, unit = _COSTS[-1]
+    costs = [(group, group.mean_tracked(name)) for group in groups if len(group.rows)]
+    points = [(group, group.rows["nodes"].max(), size / unit) for group, size in costs if size is not None]
     about = "Memory of a training step against the nodes of the largest evaluated graph"
-    labels = "nodes of the largest evaluated graph", "memory of a step (MiB)"
-    return charts.against_cost(points, *labels, about) if points else None
+    return charts.against_cost(points, "nodes of the largest evaluated graph", title, about) if points else None
 
 
 def _breakable(name: str) -> str:
