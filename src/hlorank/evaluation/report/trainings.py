@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from hlorank.config import ConfigError
-from hlorank.config.data_sections import ADDRESS
+from hlorank.config.root import ADDRESS
 from hlorank.data.collection import Collection
 from hlorank.evaluation.errors import PROPERTY_COLUMNS
 from hlorank.evaluation.graph_report import PER_GRAPH, PREDICTION_COLUMNS, PREDICTIONS, PROPERTIES
