@@ -1,4 +1,4 @@
-"""Triton GEMM configurations of programs, with the CPU backend of XLA, which ignores the options of GPUs."""
+"""Triton GEMM configurations of programs; in place of a GPU, XLA's CPU backend, which ignores their options."""
 
 from __future__ import annotations
 
