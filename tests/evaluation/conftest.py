@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 
 from hlorank.data.collection import Collection
-from hlorank.evaluation.errors import WRONG
-from hlorank.evaluation.graph_report import per_graph_columns
-from hlorank.evaluation.report.trainings import TEXT, Row, Run, Tracked
+from hlorank.evaluation.graph_report import WRONG, Row, per_graph_columns
+from hlorank.evaluation.report.trainings import TEXT, Run, Tracked
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from tests.layouts import layout_features
 

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,8 @@ from hlorank.compute import SERIAL
 from hlorank.config import Config, EvaluateConfig
 from hlorank.data.collection import Collection, Split, graph_files, read_graph
 from hlorank.evaluation import evaluate as module
-from hlorank.evaluation.errors import WRONG
-from hlorank.evaluation.evaluate import SUBMISSION, GraphFolders, ModelScores, evaluate, evaluate_collection
-from hlorank.evaluation.graph_report import PER_GRAPH, PREDICTIONS, per_graph_columns
+from hlorank.evaluation.evaluate import SUBMISSION, ModelScores, evaluate, evaluate_collection
+from hlorank.evaluation.graph_report import PER_GRAPH, PREDICTIONS, WRONG, per_graph_columns
 from hlorank.evaluation.submission import read_submission
 from hlorank.featurize.features import GraphFeatures
 from hlorank.featurize.featurize_graph import featurize_graph
@@ -43,12 +43,17 @@ def ascending(graph: GraphFeatures) -> NDArray[np.float64]:
 class Memory(ModelScores):
     """Graphs by split, and the function that scores them."""
 
+    store = property(lambda self: self)
+    spec = SimpleNamespace(opcodes=np.arange(256))
     splits: dict[str, dict[str, GraphFeatures]]
     function: Callable[[GraphFeatures], NDArray[np.float64]]
 
     def __init__(self, function: Callable[..., Any] = ascending, **splits: list[GraphFeatures]) -> None:
         named = {split: {graph.name: graph for graph in graphs} for split, graphs in splits.items()}
         vars(self).update(splits=named, function=function)
+
+    def facts(self) -> dict[str, Any]:
+        return {}
 
     def graphs(self, split: Split) -> list[str]:
         return list(self.splits.get(split, {}))
@@ -58,9 +63,6 @@ class Memory(ModelScores):
 
     def score(self, split: Split, graph: GraphFeatures) -> NDArray[np.float64]:
         return self.function(graph)
-
-    def properties(self, graph: GraphFeatures, rows: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
-        return {"index": rows.astype(np.float64)}
 
 
 def config(*splits: Split, index_file: Path | None = None) -> EvaluateConfig:
@@ -76,8 +78,8 @@ def table(path: Path) -> list[dict[str, str]]:
 def test_means_over_graphs_by_split_and_rows_of_graphs(tmp_path: Path) -> None:
     features = Memory(
         valid=[
-            make_graph([0, 1, 2], [1, 2, 3], name="right"),
-            make_graph([0, 1, 2], [3, 2, 1], name="wrong"),
+            replace(make_graph([0, 1, 2], [1, 2, 3], name="right"), split_half_tau=0.74),
+            replace(make_graph([0, 1, 2], [3, 2, 1], name="wrong"), split_half_tau=1.0),
             make_graph([0, 1], [7, 7], name="equal"),
         ],
         test=[make_graph([0, 1, 1], [2, 6, 4], name="labelled"), make_graph([1, 0], [0, 0], name="hidden")],
@@ -85,21 +87,22 @@ def test_means_over_graphs_by_split_and_rows_of_graphs(tmp_path: Path) -> None:
     found = evaluate_collection(features, LAYOUT, config("test", "valid"), tmp_path)
 
     metrics = read_json(tmp_path / METRICS)
-    counts, taus = (
-        {"graphs": 2, "skipped": 1, "withheld": 0},
-        {"kendall_tau": 0.0, "repeat_ceiling": 1.0, "kaggle": 0.0},
-    )
+    counts = {"graphs": 2, "skipped": 1, "withheld": 0}
+    taus = {"kendall_tau": 0.0, "repeat_ceiling": 1.0, "opa": 0.5, "kaggle": 0.0}
     slowdowns = {"slowdown_1": 1.0, "slowdown_5": 0.0, "slowdown_10": 0.0, "slowdown_100": 0.0}  # (0 / 1 + 2 / 1) / 2
-    assert metrics["valid"].pop("noise_ceiling") is None
+    taus["noise_ceiling"] = (noise_ceiling(0.74) + 1) / 2  # both ranked graphs were measured twice
     assert metrics["valid"] == pytest.approx(counts | taus | slowdowns)
     tau = pytest.approx(2 / math.sqrt(3 * 2))
     labelled = {"graphs": 1, "skipped": 0, "withheld": 1, "kendall_tau": tau, "opa": pytest.approx(2 / 3)}
     assert metrics["test"] | labelled == metrics["test"]
     assert (metrics["test"]["repeat_ceiling"], found["test/kendall_tau"]) == (tau, metrics["test"]["kendall_tau"])
-    assert (found["valid/skipped"], "valid/noise_ceiling" in found) == (1.0, False)
+    assert (found["valid/skipped"], metrics["test"]["noise_ceiling"], "test/noise_ceiling" in found) == (1, None, False)
     assert all(isinstance(value, float) for value in found.values())
 
-    *_, equal, row, hidden = table(tmp_path / PER_GRAPH)
+    right, _, equal, row, hidden = table(tmp_path / PER_GRAPH)
+    columns = ("split_half_tau", "noise_ceiling", "wrong_above_4", "wrong")
+    assert [right[name] for name in columns] == ["0.74", str(noise_ceiling(0.74)), "0.0", "0.0"]
+    assert (float(right["noise_width"]) > 0, row["noise_width"], row["wrong_above_4"]) == (True, "", "")
     assert list(row) == per_graph_columns("layout")
     assert (equal["split"], equal["graph"], equal["note"]) == ("valid", "equal", "fewer than two distinct runtimes")
     assert (row["configurations"], row["distinct"], row["nodes"]) == ("3", "2", "2")
@@ -113,21 +116,10 @@ def test_means_over_graphs_by_split_and_rows_of_graphs(tmp_path: Path) -> None:
     ]
 
 
-def test_the_noise_ceiling_is_known_where_every_graph_was_measured_twice(tmp_path: Path) -> None:
-    twice = replace(make_graph([0, 1], [1, 2], name="twice"), split_half_tau=0.74)
-    perfect = replace(make_graph([0, 1], [1, 2], name="perfect"), split_half_tau=1.0)
-    features = Memory(valid=[twice, perfect], test=[twice, make_graph([0, 1], [1, 2], name="once")])
-    found = evaluate_collection(features, LAYOUT, config("valid", "test"), tmp_path)
-    assert found["valid/noise_ceiling"] == pytest.approx((noise_ceiling(0.74) + 1) / 2)
-    assert "test/noise_ceiling" not in found
-    *_, row, once = table(tmp_path / PER_GRAPH)
-    columns = ("split_half_tau", "noise_ceiling", "wrong_above_4", "wrong")
-    assert [row[name] for name in columns] == ["0.74", str(noise_ceiling(0.74)), "0.0", "0.0"]
-    assert [once[name] for name in (*columns, "noise_width")] == ["", "", "", "0.0", ""]
-    assert float(row["noise_width"]) > 0
-
-
-def test_properties_that_the_model_misjudges_are_means_over_families(tmp_path: Path) -> None:
+def test_properties_that_the_model_misjudges_are_means_over_families(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hlorank.evaluation.graph_report.properties", lambda graph, rows, spec: {"index": rows})
     names = ("a.small", "a.large", "b")
     graphs = [replace(make_graph(range(12), range(12, 0, -1), name=name), family=name[0]) for name in names]
     graphs.append(make_graph(range(2), [1, 2], name="few"))
@@ -248,7 +240,7 @@ def test_a_model_is_evaluated_on_all_its_graphs(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(GraphFolders, "one_segment", True)
+    monkeypatch.setattr(ModelScores, "one_segment", True)
     config = settings(method=method, **({} if segments else {"paths__segments": "none"}))
     model = Path(shutil.copytree(trained / method, tmp_path / "model"))
     write_json(model / RUN, read_json(model / RUN) | {"experiment": "best_layout"})
@@ -281,8 +273,8 @@ def test_worker_processes_write_the_same_tables(
 
 
 def test_graphs_of_one_segment_are_recognised(tmp_path: Path) -> None:
-    folders = GraphFolders(tmp_path, tmp_path)
-    assert not folders.one_segment
+    scores = ModelScores(tmp_path, tmp_path, tmp_path, 1)
+    assert not scores.one_segment
     for mean, expected in ((1.0, True), (1.02, False)):
         write_json(tmp_path / METRICS, {"graphs": 22, "segments_per_graph": mean})
-        assert folders.one_segment == expected
+        assert scores.one_segment == expected

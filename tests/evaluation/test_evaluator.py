@@ -16,7 +16,7 @@ import torch
 import hlorank
 from hlorank.config import Config, ConfigError
 from hlorank.data.collection import Collection, Split
-from hlorank.evaluation.evaluate import GraphFolders, score_model
+from hlorank.evaluation.evaluate import ModelScores, evaluate_collection
 from hlorank.files import METRICS, DataError, read_json
 from hlorank.metrics import kendall_tau, noise_ceiling, ordered_pair_accuracy, top_k_slowdown
 from hlorank.models.graph_inputs import GraphLoader
@@ -37,11 +37,12 @@ def test_metrics_are_those_of_the_stage_to_the_last_digit(
     tmp_path: Path,
 ) -> None:
     config, address = settings(collection=collection), Collection.parse(collection)
-    folders, stage = GraphFolders(tiny_collections / "features" / address.path, tmp_path), tmp_path / "report"
-    graphs = GraphLoader(folders.features, None)
+    features, stage = tiny_collections / "features" / address.path, tmp_path / "report"
+    graphs = GraphLoader(features, None)
     model = linear_model(collection, data=graphs.fingerprint)
-    score_model(model, address, folders, config.evaluate, stage)
-    trained = load_trained(model, config.evaluate.memory_bytes, "cpu")
+    memory = config.evaluate.memory_bytes
+    evaluate_collection(ModelScores(model, features, tmp_path, memory), address, config.evaluate, stage)
+    trained = load_trained(model, memory, "cpu")
     splits: tuple[Split, ...] = ("valid", "test")
     for split in splits:
         opened = [graphs.store.open(split, name) for name in graphs.store.graphs(split)]

@@ -12,22 +12,18 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hlorank.data.collection import Collection
-from hlorank.evaluation.errors import (
-    ANALYSED,
-    WRONG,
-    mean_effects,
-    noise_width,
-    partial_correlations,
-    subsample,
-    wrong_pairs,
-)
 from hlorank.evaluation.graph_report import (
     PREDICTIONS_PER_GRAPH,
+    WRONG,
+    mean_effects,
     metric_names,
+    noise_width,
+    partial_correlations,
     predictions,
     properties,
     rank_metrics,
     report_graph,
+    wrong_pairs,
 )
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import LayoutFeatures
@@ -167,14 +163,6 @@ def test_wrong_pairs_are_counted_by_noise_widths() -> None:
     assert wrong_pairs(np.array([1.0, 0.0, 2.0, 2.0]), label, None) == {"wrong": 1.5 / 6}
     score, label = np.random.default_rng(0).uniform(1, 2, (2, 60))
     assert wrong_pairs(score, label, None)["wrong"] == pytest.approx((1 - kendall_tau(score, label)) / 2), "no ties"
-
-
-def test_at_most_so_many_configurations_are_analysed_from_the_fastest_to_the_slowest() -> None:
-    label = np.random.default_rng(0).permutation(np.arange(1.0, 2001))
-    shown = subsample(label, ANALYSED)
-    assert len(np.unique(shown)) == ANALYSED
-    assert (label[shown[0]], label[shown[-1]]) == (1, 2000)
-    assert (np.diff(label[shown]) > 0).all()
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.5])

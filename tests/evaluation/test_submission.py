@@ -73,7 +73,7 @@ def test_files_of_several_collections_are_merged(tmp_path: Path, capsys: pytest.
     main([str(merged), *map(str, files)])
     assert merged.read_text() == GOOD
     assert "merged.csv: 2 rows" in capsys.readouterr().out.replace("\n", "")
-    for file, complaint in ((merged, r"merged\.csv: layout:nlp:random:a: .*0\.csv"), (write(tmp_path, ""), "line 1")):
+    for file, complaint in ((merged, r"merged\.csv: layout:nlp:random:a: "), (write(tmp_path, ""), "line 1")):
         with pytest.raises(DataError, match=complaint):
             main([str(other), str(files[0]), str(file)])
     assert not other.exists()
@@ -117,7 +117,7 @@ def test_tables_with_a_byte_order_mark_arrays_and_submissions_are_scores(tmp_pat
                 ("7;1;2;3;0", "7;1;2;3;0;4", "xla:k: "),
                 ("7;1;2;3;0", "7;1;2;3;7", "xla:k: "),
                 ("tile:xla:k", "kernel:xla:k", "line 3"),
-                ("tile:xla:k,7;1;2;3;0\n", "layout:nlp:random:a,2;0;1\n", "line 3"),
+                ("tile:xla:k,7;1;2;3;0\n", "layout:nlp:random:a,2;0;1\n", "random:a: .*once"),
                 ("tile:xla", "\ntile:xla", "line 3"),
             )
         ),

@@ -74,13 +74,13 @@ def run(arguments: argparse.Namespace) -> int:
 def _scoring(features: Path, segments: Path) -> Score:
     """Return a function that scores a model on valid, and writes the tables into a folder."""
     from hlorank.config import EvaluateConfig
-    from hlorank.evaluation.evaluate import GraphFolders, score_model
+    from hlorank.evaluation.evaluate import ModelScores, evaluate_collection
     from hlorank.ranking.ranker import MEMORY_BYTES
 
     settings = EvaluateConfig(splits=["valid"], memory_bytes=MEMORY_BYTES, index_file=None)
 
     def score(model: Path, collection: Collection, output: Path) -> None:
-        folders = GraphFolders(features / collection.path, segments / collection.path)
-        score_model(model, collection, folders, settings, output)
+        scored = ModelScores(model, features / collection.path, segments / collection.path, MEMORY_BYTES)
+        evaluate_collection(scored, collection, settings, output)
 
     return score

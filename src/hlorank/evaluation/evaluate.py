@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,21 +18,23 @@ from numpy.typing import NDArray
 from hlorank.compute import SERIAL, find_device, map_graphs
 from hlorank.config import ComputeConfig, Config, EvaluateConfig
 from hlorank.data.collection import SPLITS, Collection, Kind, Split
-from hlorank.evaluation.errors import ANALYSED, PROPERTY_COLUMNS, mean_effects, partial_correlations, subsample
 from hlorank.evaluation.graph_report import (
     PER_GRAPH,
     PREDICTION_COLUMNS,
     PREDICTIONS,
     PROPERTIES,
+    PROPERTY_COLUMNS,
     Row,
     check_scores,
+    mean_effects,
     mean_metrics,
+    misjudged_properties,
     per_graph_columns,
     predictions,
-    properties,
     report_graph,
 )
 from hlorank.evaluation.submission import open_submission
+from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import (
     METRICS,
@@ -57,11 +58,30 @@ _MIN_NODE_STATES = 10_000_000  # one for each node and distinct configuration; a
 log = logging.getLogger(__name__)
 
 
-class GraphFolders(NamedTuple):
-    """Folders of a collection's features and segments; a model of whole graphs does not need the segments."""
+@dataclass(frozen=True)
+class ModelScores:
+    """Graphs of a collection and a model's scores of them; each process reads the files when it needs them.
 
+    `features` and `segments` are the collection's folders; a model of whole graphs does not need the segments. The
+    rounding of scores may depend on `threads`, the number of threads of PyTorch in each process.
+    """
+
+    model: Path
     features: Path
     segments: Path
+    memory_bytes: int
+    accelerator: str = "auto"
+    threads: int | None = None
+
+    @property
+    def store(self) -> FeatureStore:
+        """Reader of the graphs."""
+        return _loaded(self)[1].store
+
+    def score(self, split: Split, graph: GraphFeatures) -> NDArray[np.float64]:
+        """Score the distinct configurations of a graph: (distinct,) numbers, larger = slower."""
+        trained, graphs = _loaded(self)
+        return trained.score(graph, graphs.open_partition(split, graph.name))
 
     @property
     def one_segment(self) -> bool:
@@ -69,37 +89,23 @@ class GraphFolders(NamedTuple):
         file = self.segments / METRICS
         return file.is_file() and read_json(file).get("segments_per_graph") == 1
 
-
-@dataclass(frozen=True)
-class ModelScores:
-    """Graphs of a collection and a model's scores of them; each process reads the files when it needs them."""
-
-    model: Path
-    folders: GraphFolders
-    memory_bytes: int
-    accelerator: str
-    threads: int | None
-
-    def graphs(self, split: Split) -> Sequence[str]:
-        """Return the names of a split's graphs."""
-        return _loaded(self)[1].store.graphs(split)
-
-    def open(self, split: Split, name: str) -> GraphFeatures:
-        """Return one graph."""
-        return _loaded(self)[1].store.open(split, name)
-
-    def score(self, split: Split, graph: GraphFeatures) -> NDArray[np.float64]:
-        """Score the distinct configurations of a graph: (distinct,) numbers, larger = slower."""
+    def facts(self) -> dict[str, Any]:
+        """Read the files anew, refuse a model of other data, and return the facts of the model for metrics.json."""
+        _loaded.cache_clear()
         trained, graphs = _loaded(self)
-        return trained.score(graph, graphs.open_partition(split, graph.name))
-
-    def properties(self, graph: GraphFeatures, rows: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
-        """Return the properties of distinct configurations by name, as `graph_report.properties`."""
-        return properties(graph, rows, _loaded(self)[1].store.spec)
+        spec = trained.spec
+        if spec.data != graphs.fingerprint:
+            expected = f"data {spec.data}, which the model was trained on"
+            raise DataError("data", expected, f"{graphs.fingerprint}; re-run the stage train", file=self.model / SPEC)
+        if spec.steps == 0:
+            log.warning("%s: the model was never trained; its scores are meaningless", self.model)
+        facts = {EXPERIMENT: recorded_run(self.model).get(EXPERIMENT)}
+        facts["one_segment"] = trained.partition is not None and self.one_segment
+        return {name: fact for name, fact in facts.items() if fact}
 
     def is_for_one_process(self, splits: Sequence[Split]) -> bool:
         """Return True on a GPU, which one process uses, and where several would need longer to begin than to score."""
-        entries = [entry for split in splits for entry in _loaded(self)[1].store.entries(split).values()]
+        entries = [entry for split in splits for entry in self.store.entries(split).values()]
         little = sum(entry.nodes * entry.distinct for entry in entries) < _MIN_NODE_STATES
         return little or find_device(self.accelerator).type != "cpu"
 
@@ -110,21 +116,22 @@ def _loaded(scores: ModelScores) -> tuple[TrainedModel, GraphLoader]:
     if scores.threads is not None:
         torch.set_num_threads(scores.threads)
     trained = load_trained(scores.model, scores.memory_bytes, scores.accelerator)
-    return trained, GraphLoader(scores.folders.features, None if trained.partition is None else scores.folders.segments)
+    return trained, GraphLoader(scores.features, None if trained.partition is None else scores.segments)
 
 
-def read_indices(path: Path, configurations: Mapping[str, int]) -> dict[str, NDArray[np.int64]]:
-    """Read an index file, a JSON object of graph -> configuration indices, for graphs with their numbers of them.
+def _read_indices(path: Path, scored: ModelScores) -> dict[str, NDArray[np.int64]]:
+    """Read an index file, a JSON object of graph -> configuration indices, for the graphs of valid.
 
     A list may contain an index several times, which then counts as often: the published list of unet_3d in
     layout:xla:random has 481 different indices among 1,000. Lists of other graphs are ignored.
     """
-    listed = {name: indices for name, indices in read_json(path).items() if name in configurations}
+    names = {*scored.store.graphs("valid")}
+    listed = {name: indices for name, indices in read_json(path).items() if name in names}
     if not listed:
-        graphs = ", ".join(sorted(configurations)[:5]) or "no graph"
-        raise DataError("graphs", f"at least one graph of the split valid ({graphs})", "none of them", file=path)
+        expected = f"at least one graph of the split valid ({', '.join(sorted(names)[:5]) or 'no graph'})"
+        raise DataError("graphs", expected, "none of them", file=path)
     for name, indices in listed.items():
-        last = configurations[name] - 1
+        last = len(scored.store.open("valid", name).row_of) - 1
         entries = indices if isinstance(indices, list) and indices else [indices]
         if wrong := [index for index in entries if type(index) is not int or not 0 <= index <= last]:
             raise DataError(name, f"a list of configuration indices in 0..{last}", wrong[0], file=path)
@@ -149,47 +156,41 @@ def _evaluate_graph(
     correlations of properties, and the ranking if the labels are withheld.
     """
     split, name, listed = task
-    graph = scored.open(split, name)
+    graph = scored.store.open(split, name)
     distinct = check_scores(
         scored.score(split, graph), f"scores of {split}/{name}", graph.distinct, "distinct configuration"
     )
     scores = distinct[graph.row_of]
     rows = [report_graph(kind, split, graph, scores)]
-    points, correlations = list[Row](), dict[str, float]()
-    if rows[0]["kendall_tau"] is not None:
-        points = predictions(split, graph, scores)
-        shown = subsample(graph.label, ANALYSED)
-        known = scored.properties(graph, graph.row_of[shown])
-        correlations = partial_correlations(known, scores[shown], graph.label[shown])
+    rankable = rows[0]["kendall_tau"] is not None
+    points = predictions(split, graph, scores) if rankable else []
+    correlations = misjudged_properties(graph, scores, scored.store.spec) if rankable else {}
     if listed is not None:
         rows.append(report_graph(kind, split, graph, scores, listed))
     return rows, points, correlations, ranking(scores) if graph.withheld else None
 
 
 def evaluate_collection(
-    scored: ModelScores,
-    collection: Collection,
-    config: EvaluateConfig,
-    output: Path,
-    about: Mapping[str, str | bool | None] = MappingProxyType({}),
-    compute: ComputeConfig = SERIAL,
+    scored: ModelScores, collection: Collection, config: EvaluateConfig, output: Path, compute: ComputeConfig = SERIAL
 ) -> dict[str, float]:
     """Score all configurations of all graphs of the splits, write the tables, each in one step, and return the metrics.
 
     The tables are per_graph.csv, predictions.csv (predicted against measured rank), properties.csv (properties of
     configurations that the model misjudges), metrics.json (means over graphs by split; means over the index file under
-    `indexed`; facts `about` the model) and submission.csv, with a row for each graph whose labels are withheld. The
-    metrics are the known values of metrics.json by path, such as `valid/kendall_tau` or `valid/indexed/opa`.
+    `indexed`; facts of the model) and submission.csv, with a row for each graph whose labels are withheld. The metrics
+    are the known values of metrics.json by path, such as `valid/kendall_tau` or `valid/indexed/opa`.
     """
+    facts = scored.facts()
+    if compute.form == "processes" and scored.is_for_one_process(config.splits):
+        compute = SERIAL
     splits, kind = [split for split in SPLITS if split in config.splits], collection.kind
     indices: dict[str, NDArray[np.int64]] = {}
     if config.index_file is not None:
-        counts = {name: len(scored.open("valid", name).row_of) for name in scored.graphs("valid")}
-        indices = read_indices(resolve_path(config.index_file), counts)
+        indices = _read_indices(resolve_path(config.index_file), scored)
     tasks = [
         (split, name, indices.get(name) if split == "valid" else None)
         for split in splits
-        for name in scored.graphs(split)
+        for name in scored.store.graphs(split)
     ]
     evaluate_graph = partial(_evaluate_graph, scored=scored, kind=kind)
     rows: dict[Split, list[Row]] = {split: [] for split in splits}
@@ -213,49 +214,20 @@ def evaluate_collection(
         for split in splits:
             table.writerows({"split": split, **row} for row in mean_effects(correlations[split]))
     metrics: dict[str, Any] = {split: mean_metrics(kind, rows[split]) for split in splits}
-    write_json(output / METRICS, metrics | {key: fact for key, fact in about.items() if fact})
+    write_json(output / METRICS, metrics | facts)
     return {key.replace(".", "/"): float(value) for key, value in flatten(metrics).items() if value is not None}
 
 
-def score_model(
-    model: Path,
-    collection: Collection,
-    folders: GraphFolders,
-    settings: EvaluateConfig,
-    output: Path,
-    accelerator: str = "auto",
-    threads: int | None = None,
-    compute: ComputeConfig = SERIAL,
-) -> dict[str, float]:
-    """Score every configuration of every graph with a model folder, write the tables, and return the metrics by path.
-
-    `threads` is the number of threads of PyTorch in each process, on which the rounding of scores may depend.
-    """
-    _loaded.cache_clear()  # the files may have changed
-    scores = ModelScores(model, folders, settings.memory_bytes, accelerator, threads)
-    trained, graphs = _loaded(scores)
-    spec = trained.spec
-    if spec.data != graphs.fingerprint:
-        expected = f"data {spec.data}, which the model was trained on"
-        raise DataError("data", expected, f"{graphs.fingerprint}; re-run the stage train", file=model / SPEC)
-    if spec.steps == 0:
-        log.warning("%s: the model was never trained; its scores are meaningless", collection)
-    experiment = recorded_run(model).get(EXPERIMENT)
-    about = {EXPERIMENT: experiment, "one_segment": trained.partition is not None and folders.one_segment}
-    if compute.form == "processes" and scores.is_for_one_process(settings.splits):
-        compute = SERIAL
-    return evaluate_collection(scores, collection, settings, output, about, compute)
-
-
 def evaluate(config: Config, model: Path, output: Path) -> dict[str, float]:
-    """Do the work of the stage evaluate: `score_model` with the settings of a configuration."""
+    """Do the work of the stage evaluate: `evaluate_collection` with the settings of a configuration."""
     collection = Collection.parse(config.collection)
-    folders = GraphFolders(*(Path(root) / collection.path for root in (config.paths.features, config.paths.segments)))
+    features, segments = (Path(root) / collection.path for root in (config.paths.features, config.paths.segments))
     on_cpus = config.compute.form == "ray" and config.compute.gpus == 0
     accelerator = "cpu" if on_cpus else config.trainer.accelerator
     # The same number in every form, and for any number of workers, so that scores are equal.
     threads = 1 if config.trainer.threads == "auto" else config.trainer.threads
-    metrics = score_model(model, collection, folders, config.evaluate, output, accelerator, threads, config.compute)
+    scored = ModelScores(model, features, segments, config.evaluate.memory_bytes, accelerator, threads)
+    metrics = evaluate_collection(scored, collection, config.evaluate, output, config.compute)
     taus = {split: metrics[key] for split in config.evaluate.splits if (key := f"{split}/kendall_tau") in metrics}
     shown = ", ".join(f"{tau:.3f} on {split}" for split, tau in taus.items())
     log.info("%s: Kendall tau %s", output, shown or "unknown")

@@ -15,8 +15,6 @@ from hlorank.datasets import processed_store
 from hlorank.evaluation.graph_report import check_scores, mean_metrics, report_graph
 from hlorank.files import DataError
 
-_NAMED = 5
-
 
 class Evaluator:
     """Metrics of scores of one split of a collection, as the stage evaluate computes them for hlorank's own models.
@@ -94,14 +92,10 @@ class Evaluator:
         if unknown := sorted(scores.keys() - self.configurations.keys()):
             others = [split for split in SPLITS if unknown[0] in self._store.entries(split)]
             remedy = f"{unknown[0]} is in the split {others[0]}" if others else "leave the others out"
-            raise DataError("graphs", f"only graphs of the split {place}; {remedy}", _named(unknown))
+            raise DataError("graphs", f"only graphs of the split {place}; {remedy}", ", ".join(unknown))
         if missing := sorted(self.configurations.keys() - scores.keys()):
             expected = f"scores of all {len(self.configurations)} graphs of the split {place}; add the missing ones"
-            raise DataError("graphs", expected, f"none of {_named(missing)}")
-
-
-def _named(names: list[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+            raise DataError("graphs", expected, f"none of {', '.join(missing)}")
 
 
 def _as_array(values: Any, key: str) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Results of one graph: its row of per_graph.csv, points of the plot of ranks, and properties of its configurations."""
+"""Results of one graph: its row of per_graph.csv, points of the plot of ranks, and properties that explain errors."""
 
 from __future__ import annotations
 
@@ -10,18 +10,30 @@ from numpy.typing import NDArray
 
 from hlorank.data.collection import Kind, Split
 from hlorank.data.configurations import LAYOUT_DIMS, LAYOUT_TENSORS
-from hlorank.evaluation.errors import ANALYSED, WRONG, noise_width, subsample, wrong_pairs
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures
 from hlorank.featurize.tile_columns import tile_names
 from hlorank.files import DataError
 from hlorank.hlo.node_features import OPCODES
-from hlorank.metrics import kendall_tau, noise_ceiling, ordered_pair_accuracy, repeat_ceiling, top_k_slowdown
+from hlorank.metrics import (
+    Float64,
+    kendall_tau,
+    noise_ceiling,
+    ordered_pair_accuracy,
+    ranking,
+    repeat_ceiling,
+    top_k_slowdown,
+)
 
 SLOWDOWN_AT: dict[Kind, tuple[int, ...]] = {"layout": (1, 5, 10, 100), "tile": (1, 5, 10)}
 PER_GRAPH, PREDICTIONS, PROPERTIES = "per_graph.csv", "predictions.csv", "properties.csv"
 PREDICTIONS_PER_GRAPH = 200
 PREDICTION_COLUMNS = ("split", "graph", "configuration", "predicted_rank", "measured_rank")
+PROPERTY_COLUMNS = ("split", "property", "effect", "families", "agreeing", "graphs")
+ANALYSED = 500
+"""Configurations of a graph whose pairs are counted: 124,750 pairs."""
+WRONG = ("wrong_below_1", "wrong_1_to_2", "wrong_2_to_4", "wrong_above_4")
+"""Shares of pairs by the noise widths between their runtimes, in per_graph.csv."""
 
 Row = dict[str, Any]
 """Row of a table, by column; None where a value is unknown."""
@@ -29,6 +41,9 @@ Row = dict[str, Any]
 _WITHHELD = "labels withheld"
 _BOUNDS = (*(f"[{i}]" for i in range(LAYOUT_DIMS)), " sum", " product")
 _OFFICIAL = [f"{part} bounds{place}" for part in ("kernel", "output", "input") for place in _BOUNDS]
+_WIDTHS = (1, 2, 4)
+_MIN_CONFIGURATIONS = 10  # of a graph; correlations of fewer are chance
+_CONSTANT = 1e-9  # share of the variance of a property that the score leaves
 _NAMES = {number: name for name, number in OPCODES.items()}
 
 
@@ -44,9 +59,7 @@ def per_graph_columns(kind: Kind) -> list[str]:
     return [*identity, *metric_names(kind), *noise, "wrong", *WRONG, "note"]
 
 
-def rank_metrics(
-    kind: Kind, row_of: NDArray[np.int64], score: NDArray[np.float64], label: NDArray[np.float64]
-) -> dict[str, float]:
+def rank_metrics(kind: Kind, row_of: NDArray[np.int64], score: Float64, label: Float64) -> dict[str, float]:
     """Return all metrics of the ranking of one graph, given distinct configuration, score and label of each one.
 
     The repeat ceiling is the Kendall tau of a perfect model, whose repeats tie. Kaggle's score is 1 - slowdown_5 for
@@ -64,11 +77,7 @@ def rank_metrics(
 
 
 def report_graph(
-    kind: Kind,
-    split: Split,
-    graph: GraphFeatures,
-    scores: NDArray[np.float64],
-    listed: NDArray[np.int64] | None = None,
+    kind: Kind, split: Split, graph: GraphFeatures, scores: Float64, listed: NDArray[np.int64] | None = None
 ) -> Row:
     """Return a graph's row of per_graph.csv, over all configurations or over those listed, (listed,) with repeats.
 
@@ -104,7 +113,7 @@ def report_graph(
     return row
 
 
-def predictions(split: Split, graph: GraphFeatures, scores: NDArray[np.float64]) -> list[Row]:
+def predictions(split: Split, graph: GraphFeatures, scores: Float64) -> list[Row]:
     """Return rows of predictions.csv: the ranks of at most 200 configurations, evenly spaced in the measured ranking.
 
     Ranks are fractions, 0 = fastest and 1 = slowest, so that graphs of all sizes share one plot. Ties get the mean of
@@ -119,7 +128,7 @@ def predictions(split: Split, graph: GraphFeatures, scores: NDArray[np.float64])
     return [dict(zip(PREDICTION_COLUMNS, (split, graph.name, *row), strict=True)) for row in rows]
 
 
-def check_scores(scores: NDArray[np.float64], key: str, count: int, noun: str) -> NDArray[np.float64]:
+def check_scores(scores: Float64, key: str, count: int, noun: str) -> Float64:
     """Return scores that are one finite number for each of `count` configurations; `key` and `noun` are for errors."""
     if scores.shape != (count,):
         raise DataError(key, f"shape ({count},), one for each {noun}", scores.shape)
@@ -149,7 +158,7 @@ def mean_metrics(kind: Kind, rows: Sequence[Row]) -> dict[str, Any]:
     return means("all") | indexed
 
 
-def properties(graph: GraphFeatures, rows: NDArray[np.int64], spec: FeatureSpec) -> dict[str, NDArray[np.float64]]:
+def properties(graph: GraphFeatures, rows: NDArray[np.int64], spec: FeatureSpec) -> dict[str, Float64]:
     """Return the properties of distinct configurations, (rows,) numbers by name, in words of the compiler.
 
     Properties of tiles are the columns that the features keep, scaled, without those that have the order of another
@@ -172,7 +181,7 @@ def properties(graph: GraphFeatures, rows: NDArray[np.int64], spec: FeatureSpec)
 
 def _layouts(
     opcode: str, configurations: LayoutFeatures, rows: NDArray[np.int64], chosen: NDArray[np.bool_]
-) -> Mapping[str, NDArray[np.float64]]:
+) -> Mapping[str, Float64]:
     """Return the properties of the nodes of one opcode."""
     codes = configurations.codes[rows][:, chosen]
     shape = (-1, len(LAYOUT_TENSORS), LAYOUT_DIMS)
@@ -186,3 +195,94 @@ def _layouts(
             having = np.where(last == back, elements[:, place], 0)
             found[f"{opcode} {tensor} minor -{back}"] = having[codes].sum(axis=1)
     return found
+
+
+def subsample(label: Float64, count: int) -> NDArray[np.int64]:
+    """Return at most `count` configurations, from the fastest to the slowest, evenly spaced in the measured ranking."""
+    last = len(label) - 1
+    return ranking(label)[np.linspace(0, last, min(last + 1, count)).astype(np.int64)]
+
+
+def noise_width(label: Float64, tau_half: float) -> float:
+    """Estimate the standard deviation of the noise in the logarithm of the ratio of two measured runtimes.
+
+    If all measurements give a pair the log ratio d, its two halves give d + e and d - e, and the noise of d is
+    distributed as e. The halves agree on the order if |e| < |d|. So with normal noise of standard deviation s for all
+    pairs, the expected Kendall tau of the halves is the mean over pairs of 4 Phi(|d| / s) - 3, whatever the runtimes
+    are; the result is the s that gives `tau_half`, and for a tau of 1 that of half a pair in another order. At least
+    two labels differ.
+    """
+    from scipy.optimize import brentq
+    from scipy.special import ndtr
+
+    first, second = np.triu_indices(len(label), 1)
+    apart = np.abs(np.log(label[first] / label[second]))
+    apart = apart[apart > 0]
+    tau = np.clip(tau_half, -0.99, 1 - 1 / len(apart))
+    low, high = np.log(apart.min() / 40), np.log(apart.max() * 1000)  # a tau of 1, and of less than -0.99
+    return float(np.exp(brentq(lambda log_s: (4 * ndtr(apart / np.exp(log_s)) - 3).mean() - tau, low, high)))
+
+
+def wrong_pairs(score: Float64, label: Float64, width: float | None) -> dict[str, float]:
+    """Return `wrong`, the share of pairs of different runtimes in the wrong order, of which equal scores count as half.
+
+    With the noise width, its parts by the distance of the runtimes in noise widths, `WRONG`, are in the result too.
+    """
+    first, second = np.triu_indices(len(label), 1)
+    apart = np.log(label[first] / label[second])
+    different = apart != 0
+    order = np.sign(score[first] - score[second]) * np.sign(apart)
+    wrong = np.where(different, (1 - order) / 2, 0) / different.sum()
+    shares = {"wrong": float(wrong.sum())}
+    if width is not None:
+        parts = np.bincount(np.digitize(np.abs(apart) / width, _WIDTHS), wrong, minlength=len(WRONG))
+        shares |= dict(zip(WRONG, parts.tolist(), strict=True))
+    return shares
+
+
+def partial_correlations(properties: Mapping[str, Float64], score: Float64, label: Float64) -> dict[str, float]:
+    """Return the partial Spearman correlation of each property and the runtime, given the score.
+
+    The ranks of both are reduced by what is linear in the ranks of the score. Unlike the share of wrong pairs whose
+    faster configuration has more of a property, it is 0 for every property that the score takes full account of, even
+    if the runtimes have noise. A positive number means that more of it is slower than the model ranks it. Properties
+    are (configurations,) by name; those that are constant or follow from the score are left out, and all of them for
+    fewer than ten configurations.
+    """
+    from scipy.stats import rankdata
+
+    if len(label) < _MIN_CONFIGURATIONS:
+        return {}
+    ranks = rankdata(np.stack([score, label, *properties.values()]), axis=1)
+    ranks -= ranks.mean(axis=1, keepdims=True)
+    scored = ranks[0] / (np.linalg.norm(ranks[0]) or 1)
+    rest = ranks[1:] - np.outer(ranks[1:] @ scored, scored)
+    norms = np.linalg.norm(rest, axis=1)
+    known = norms > _CONSTANT * len(label) ** 1.5
+    rest[known] /= norms[known, None]
+    found = zip(properties, known[1:], rest[1:] @ rest[0], strict=True)
+    return {name: float(value) for name, varies, value in found if varies and known[0]}
+
+
+def misjudged_properties(graph: GraphFeatures, scores: Float64, spec: FeatureSpec) -> dict[str, float]:
+    """Return the partial correlations of the properties of a graph's configurations."""
+    shown = subsample(graph.label, ANALYSED)
+    return partial_correlations(properties(graph, graph.row_of[shown], spec), scores[shown], graph.label[shown])
+
+
+def mean_effects(graphs: Sequence[tuple[str, Mapping[str, float]]]) -> list[dict[str, Any]]:
+    """Return rows of properties.csv, without the split, of family and partial correlations of graphs, largest first.
+
+    `effect` is the mean over families of means over graphs, `agreeing` the number of families whose mean has its sign.
+    """
+    by_property: dict[str, dict[str, list[float]]] = {}
+    for family, found in graphs:
+        for name, value in found.items():
+            by_property.setdefault(name, {}).setdefault(family, []).append(value)
+    rows = list[dict[str, Any]]()
+    for name, families in by_property.items():
+        means = np.array([np.mean(values) for values in families.values()])
+        effect, agreeing = float(means.mean()), int((np.sign(means) == np.sign(means.mean())).sum())
+        counts = {"families": len(means), "agreeing": agreeing, "graphs": sum(map(len, families.values()))}
+        rows.append({"property": name, "effect": effect, **counts})
+    return sorted(rows, key=lambda row: (-abs(row["effect"]), row["property"]))

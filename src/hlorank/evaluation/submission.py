@@ -34,55 +34,61 @@ _UNSAFE = re.compile(r'[,"\s]')
 _SHOWN = 60
 
 
-def _line(row_id: str, indices: NDArray[np.int64]) -> str:
-    return f"{row_id},{';'.join(map(str, indices.tolist()))}\n"
-
-
 @contextmanager
-def open_submission(path: Path, collection: Collection) -> Iterator[Callable[[str, NDArray[np.int64]], None]]:
-    """Open a submission of one collection, which replaces `path` when the block succeeds; no row is held in memory.
+def open_submission(
+    path: Path, collection: Collection | None = None
+) -> Iterator[Callable[[str, NDArray[np.int64]], None]]:
+    """Open a submission, which replaces `path` when the block succeeds; no row is held in memory.
 
-    It yields a function that adds one graph, given its name and its ranking, (configurations,) int64; a tile row keeps
-    the first 5.
+    It yields a function that adds one graph, given its name (without a collection, the ID of its row) and its ranking,
+    (configurations,) int64; a tile row keeps the first 5.
     """
-    added = set()
+    added = set[str]()
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         file.write(f"{HEADER}\n")
 
         def add(graph: str, ranking: NDArray[np.int64]) -> None:
-            row_id = f"{collection}:{graph}"
+            row_id = graph if collection is None else f"{collection}:{graph}"
+            kept = ranking[:TILE_TOP] if row_id.startswith("tile") else ranking
             if _UNSAFE.search(row_id):
                 raise DataError("graph", "a name without commas, quotes and blanks", repr(graph))
-            if row_id in added:
-                raise DataError("graph", "a name that was not added before", f"{graph!r} again")
-            if not np.array_equal(np.sort(ranking), np.arange(len(ranking))):
-                raise DataError(row_id, f"each of 0..{len(ranking) - 1} once", str(ranking.tolist())[:_SHOWN])
-            file.write(_line(row_id, ranking[:TILE_TOP] if collection.kind == "tile" else ranking))
-            added.add(row_id)
+            _check(row_id, kept, added)
+            file.write(f"{row_id},{';'.join(map(str, kept.tolist()))}\n")
 
         yield add
 
 
-def read_submission(path: Path) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """Yield ID and indices, int64, of each row: for layouts all of 0..n-1 once, for tiles up to five different ones."""
-    seen: set[str] = set()
+def _check(row_id: str, indices: NDArray[np.int64], seen: set[str]) -> None:
+    """Add a row to those `seen`, unless it has wrong indices or an ID that was seen before."""
+    count = len(indices)
+    if row_id in seen:
+        raise DataError(row_id, "each ID once", "it again; leave one of its rows out")
+    if row_id.startswith("tile") and not len(np.unique(indices)) == count <= TILE_TOP:
+        raise DataError(row_id, f"at most {TILE_TOP} different indices", str(indices.tolist())[:_SHOWN])
+    if row_id.startswith("layout") and not np.array_equal(np.sort(indices), np.arange(count)):
+        raise DataError(row_id, f"each of 0..{count - 1} once", str(indices.tolist())[:_SHOWN])
+    seen.add(row_id)
+
+
+def read_submission(path: Path, seen: set[str] | None = None) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    """Yield ID and indices, int64, of each row: for layouts all of 0..n-1 once, for tiles up to five different ones.
+
+    IDs are added to those `seen` in other files, which are refused.
+    """
+    seen = set() if seen is None else seen
     with path.open(encoding="utf-8", errors="replace") as file:
         if (header := file.readline().rstrip("\n")) != HEADER:
             raise DataError("line 1", f"the header {HEADER}", repr(header[:_SHOWN]), file=path)
         for number, line in enumerate(file, start=2):
             row_id, _, text = line.rstrip("\n").partition(",")
-            kind = row_id.partition(":")[0]
-            if kind not in ("layout", "tile") or not _INDICES.fullmatch(text):
+            if not row_id.startswith(("layout:", "tile:")) or not _INDICES.fullmatch(text):
                 expected = "layout:<source>:<search>:<graph> or tile:<source>:<graph>, then indices as in ,3;0;1"
                 raise DataError(f"line {number}", expected, repr(line.rstrip("\n")[:_SHOWN]), file=path)
-            if row_id in seen:
-                raise DataError(f"line {number}", "each ID once", f"{row_id} again", file=path)
-            seen.add(row_id)
             indices = np.array([int(index) for index in text.split(";")], dtype=np.int64)
-            if kind == "layout" and not np.array_equal(np.sort(indices), np.arange(len(indices))):
-                raise DataError(row_id, f"each of 0..{len(indices) - 1} once", text[:_SHOWN], file=path)
-            if kind == "tile" and (len(np.unique(indices)) != len(indices) or len(indices) > TILE_TOP):
-                raise DataError(row_id, f"at most {TILE_TOP} different indices", text[:_SHOWN], file=path)
+            try:
+                _check(row_id, indices, seen)
+            except DataError as error:
+                raise error.in_file(path) from None
             yield row_id, indices
 
 
@@ -112,9 +118,7 @@ def _read_table(path: Path) -> Scores:
         lines = csv.reader(file)
         line = next(lines)
         try:
-            for line in lines:
-                if not line:  # a blank line
-                    continue
+            for line in filter(None, lines):
                 graph, configuration, score = line
                 indices, scores = columns[graph]
                 indices.append(int(configuration))
@@ -137,17 +141,13 @@ def _read_submission_scores(path: Path, collection: Collection) -> Scores:
     if collection.kind == "tile":
         expected = f"scores of all tiles (a CSV with the columns {', '.join(_COLUMNS)})"
         raise DataError("file", expected, "a submission, which has five tiles of each kernel", file=path)
-    prefix, found = f"{collection}:", {}
-    for row_id, ranking in read_submission(path):
-        if row_id.startswith(prefix):
-            scores = np.empty(len(ranking))
-            scores[ranking] = np.arange(len(ranking))
-            found[row_id.removeprefix(prefix)] = scores
-    return found
+    prefix = f"{collection}:"
+    rows = ((row_id, ranking) for row_id, ranking in read_submission(path) if row_id.startswith(prefix))
+    return {row_id.removeprefix(prefix): np.argsort(ranking).astype(np.float64) for row_id, ranking in rows}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Merge the submissions of several collections into one file, in one step: `MERGED FILE...`."""
+    """Merge the submissions of several collections into one file, in one step."""
     parser = argparse.ArgumentParser(
         prog="python -m hlorank.evaluation.submission",
         description="Merge the submission files of several collections.",
@@ -155,16 +155,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("merged", type=Path, help="the file to write")
     parser.add_argument("files", type=Path, nargs="+", help="reports/<collection>/<method>/submission.csv, ...")
     options = parser.parse_args(arguments)
-    origin: dict[str, Path] = {}
-    with atomic_path(options.merged) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as merged:
-        merged.write(f"{HEADER}\n")
+    seen = set[str]()
+    with open_submission(options.merged) as add:
         for file in options.files:
-            for row_id, indices in read_submission(file):
-                if row_id in origin:
-                    raise DataError(row_id, "each ID in one file", f"one in {origin[row_id]} too", file=file)
-                origin[row_id] = file
-                merged.write(_line(row_id, indices))
-    print(f"{options.merged}: {len(origin)} rows")  # noqa: T201 - the result of a command
+            for row_id, indices in read_submission(file, seen):
+                add(row_id, indices)
+    print(f"{options.merged}: {len(seen)} rows")  # noqa: T201 - the result of a command
 
 
 if __name__ == "__main__":

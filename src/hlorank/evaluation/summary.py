@@ -54,45 +54,39 @@ def summary(folder: Path) -> list[dict[str, Any]]:
         report = read_json(file)
         about = {"collection": str(Collection.parse("/".join(address))), "method": method}
         facts = {"experiment": report.get("experiment"), "one_segment": bool(report.get("one_segment"))}
-        for split in (split for split in SPLITS if split in report):
-            metrics = dict(report[split])
-            indexed = metrics.pop("indexed", None)
-            rows.append({**about, "split": split, **facts, **metrics})
-            if indexed is not None:
-                rows.append({**about, "split": f"{split}, indexed", **facts, **indexed})
+        for split in report.keys() & SPLITS:
+            indexed = report[split].pop("indexed", None)
+            parts = ((split, report[split]), (f"{split}, indexed", indexed))
+            rows += [{**about, "split": name, **facts, **metrics} for name, metrics in parts if metrics is not None]
     if not rows:
         raise FileNotFoundError(f"{folder}: no metrics.json of a report; the stage evaluate writes them (make repro)")
     order = [name for split in SPLITS for name in (split, f"{split}, indexed")]
     return sorted(rows, key=lambda row: (row["collection"], order.index(row["split"]), row["method"]))
 
 
+def metric_text(value: float | None, name: str) -> str:
+    """Return a metric as tables show it, slowdowns in percent; empty for None."""
+    if value is None:
+        return ""
+    return f"{value:.2%}" if name.startswith("slowdown") else f"{value:.3f}"
+
+
 def metric_cells(row: Mapping[str, Any], ranked: bool) -> Iterator[str]:
     """Return a cell for each of `METRIC_COLUMNS`; a missing noise ceiling is unknown if anything was ranked."""
     for name in METRIC_COLUMNS:
-        value = row.get(name)
-        if value is not None:
-            yield f"{value:.2%}" if name.startswith("slowdown") else f"{value:.3f}"
-        else:
-            yield "unknown" if name == "noise_ceiling" and ranked else ""
+        yield metric_text(row.get(name), name) or ("unknown" if name == "noise_ceiling" and ranked else "")
 
 
-def _cells(row: Mapping[str, Any]) -> Iterator[str]:
-    """Return a cell for each of `_COLUMNS`."""
-    yield from (row["method"], row["split"], str(row["graphs"]))
-    yield from metric_cells(row, row["graphs"] > 0)
-    yield ", ".join(f"{row[key]} {key}" for key in ("skipped", "withheld") if row[key])
-    yield row["experiment"] or ""
-
-
-def print_summary(rows: Sequence[Mapping[str, Any]], wide: bool = False) -> None:
-    """Print a table with a part for each collection, whose heading names the methods that had nothing to sample."""
-    lines: list[Sequence[str] | str] = []
+def _lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str] | str]:
+    """Return the lines of the table; the heading of a collection names the methods that had nothing to sample."""
     for collection, group in groupby(rows, lambda row: str(row["collection"])):
         part = [*group]
         uncut = ", ".join(dict.fromkeys(row["method"] for row in part if row["one_segment"]))
-        lines += ["", f"{collection}   ({uncut}: one segment per graph, as in full)" if uncut else collection]
-        lines += [(f"  {method}", *cells) for method, *cells in map(_cells, part)]
-    print_table(_COLUMNS, lines[1:], wide, f"{_COMMAND} --wide")
+        yield from ("", f"{collection}   ({uncut}: one segment per graph, as in full)" if uncut else collection)
+        for row in part:
+            metrics = metric_cells(row, row["graphs"] > 0)
+            left_out = ", ".join(f"{row[key]} {key}" for key in ("skipped", "withheld") if row[key])
+            yield (f"  {row['method']}", row["split"], str(row["graphs"]), *metrics, left_out, row["experiment"] or "")
 
 
 @quiet_pipe()
@@ -109,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if parsed.json:
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
     else:
-        print_summary(rows, parsed.wide)
+        print_table(_COLUMNS, [*_lines(rows)][1:], parsed.wide, f"{_COMMAND} --wide")
 
 
 if __name__ == "__main__":

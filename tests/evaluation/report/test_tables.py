@@ -1,28 +1,97 @@
-"""Groups of runs, their scores, costs and errors."""
+"""Trainings read from folders, and the scores of their groups."""
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 from statistics import stdev
 
 import numpy as np
 import pytest
 
 from hlorank.data.collection import Collection
-from hlorank.evaluation.report.tables import (
-    ALL,
-    Group,
-    SplitScores,
-    family_errors,
-    group_runs,
-    interval,
-    misjudged,
-    scores,
-)
-from hlorank.evaluation.report.trainings import Row, Run, records
+from hlorank.evaluation.graph_report import PREDICTION_COLUMNS
+from hlorank.evaluation.report.tables import Group, SplitScores, group_runs, interval, scores
+from hlorank.evaluation.report.trainings import Run, model_and_report_folders, read_run, records
+from hlorank.files import DataError, write_json
 from tests.evaluation.conftest import graph_row, training
 
 RANDOM, DEFAULT = Collection.parse("layout:cpu:random"), Collection.parse("layout:cpu:default")
+COLUMNS = "split,graph,protocol,nodes,configurations,distinct,kendall_tau,noise_ceiling,note"
+GST = "layout/cpu/random/gst"
+
+
+def write(root: Path, place: str = GST) -> Path:
+    """Write a minimal model folder and its report, without an MLflow run, and return the root."""
+    model, report = root / "models" / place, root / "reports" / place
+    *address, method = place.split("/")
+    write_json(model / "spec.json", {"collection": ":".join(address), "method": method, "data": "d" * 16})
+    write_json(model / "run.json", {"run_id": "0" * 32})
+    write_json(report / "metrics.json", {"one_segment": True})
+    (model / "history.csv").write_text("member,epoch,train_loss,valid_kendall_tau\n0,1,,0.5\n")
+    (report / "per_graph.csv").write_text(f"{COLUMNS}\nvalid,007,all,27,64,60,0.25,,a note\nvalid,NA,all,1,1,1,,,\n")
+    (report / "predictions.csv").write_text(f"{','.join(PREDICTION_COLUMNS)}\nvalid,007,3,0.5,0.0\n")
+    return root
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return write(tmp_path)
+
+
+def found(name: str) -> list[Run]:
+    return [read_run(*pair) for pair in model_and_report_folders(Path(name))]
+
+
+@pytest.mark.parametrize("place", [GST, "layout/cpu/models/gst", "layout/reports/random/gst", "tile/models/gst"])
+def test_a_model_and_its_report_are_found_from_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """A search or a source may be called as a root."""
+    monkeypatch.chdir(write(tmp_path, place))
+    for name in (f"models/{place}", f"reports/{place}", "models", "reports", "."):
+        (run,) = found(name)
+        address = run.collection.path.as_posix()
+        assert (run.place, f"{address}/gst", run.method) == (f"models/{place}", place, "gst")
+        assert records(run.history) == [{"member": 0.0, "epoch": 1.0, "train_loss": None, "valid_kendall_tau": 0.5}]
+        row, other = records(run.per_graph)
+        assert (row["graph"], row["kendall_tau"], row["noise_ceiling"], row["note"]) == ("007", 0.25, None, "a note")
+        assert (other["graph"], other["kendall_tau"], other["note"]) == ("NA", None, "")
+        assert (run.predictions["configuration"].tolist(), run.properties.empty, run.one_segment) == ([3.0], True, True)
+        assert (run.tracked, run.seed) == (None, None)
+
+
+def test_a_report_alone_is_named_by_its_folder(written: Path) -> None:
+    shutil.rmtree(written / "models")
+    (run,) = found("reports")
+    assert (run.collection, run.method, dict(run.spec), run.history.empty) == (RANDOM, "gst", {}, True)
+    shutil.copytree(written / "reports" / GST, written / "elsewhere")
+    with pytest.raises(DataError, match="elsewhere: folder: expected <collection>/<method>"):
+        found("elsewhere")
+
+
+def test_a_job_of_a_sweep_keeps_its_model_in_a_folder_of_its_own(written: Path) -> None:
+    shutil.move(written / "models" / GST, written / "multirun/0")
+    (run,) = found("multirun")
+    assert (run.place, run.collection, len(run.history), run.per_graph.empty) == ("multirun/0", RANDOM, 1, True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("configurations", "", r"columns: expected .*, found no \['configurations'"),
+        ("a note", "a note,9,9", ""),
+        ("64", "many", ".*many"),
+        (None, "", ""),
+    ],
+)
+def test_a_damaged_table_is_named(written: Path, old: str | None, new: str, complaint: str) -> None:
+    path = written / "reports" / GST / "per_graph.csv"
+    path.write_text(path.read_text().replace(old, new) if old else new)
+    with pytest.raises(DataError, match=r"per_graph\.csv: " + complaint):
+        found("models")
 
 
 def group_of(*runs: Run) -> Group:
@@ -58,12 +127,11 @@ def test_runs_that_differ_in_their_seed_are_one_group_and_labels_name_other_sett
 def test_an_interval_is_a_bootstrap_interval() -> None:
     values = np.array([0.1, 0.4, 0.5, 0.9])
     found = interval(values)
-    assert found is not None
     means = values[np.random.default_rng(5).integers(0, 4, size=(20_000, 4))].mean(axis=1)
-    np.testing.assert_allclose(found, np.quantile(means, [0.025, 0.975]), atol=0.02)
+    assert found == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.02)
     assert found == interval(values), "the same resamples"
     assert interval(np.full(5, 0.25)) == (0.25, 0.25)
-    assert interval(values[:1]) is None
+    assert interval(values[:1]) == (None, None)
 
 
 def test_scores_are_means_over_seeds_and_then_over_graphs() -> None:
@@ -103,7 +171,7 @@ def test_scores_are_over_the_graphs_that_all_runs_share_and_the_runs_that_have_a
     empty = replace(training(seed=2), per_graph=old.per_graph.assign(opa=float("nan")))
     for ordered in ([old, new, empty], [new, empty, old]):
         estimates = score_of(*ordered).estimates
-        assert (len(estimates["kendall_tau"].runs), estimates["opa"].runs) == (3, pytest.approx((0.8,)))
+        assert [len(estimates["kendall_tau"].runs), *estimates["opa"].runs] == pytest.approx([3, 0.8])
         assert [row["opa"] for row in records(group_of(*ordered).rows)] == pytest.approx([0.75, 0.85])
     assert "opa" not in score_of(old, empty).estimates
 
@@ -113,60 +181,3 @@ def test_splits_are_in_order_and_protocols_separate() -> None:
     found = scores([group_of(training(per_graph=rows))])
     means = {place: score.estimates["kendall_tau"].mean for place, ((_, score),) in found.items()}
     assert [*means.items()] == [(("valid", "all"), 0.5), (("valid", "indexed"), 0.1), (("test", "all"), 0.5)]
-
-
-def test_costs_are_means_over_recorded_ones_and_lengths_are_ranges() -> None:
-    short = training(seed=0, spec={"steps": 1_600})
-    assert short.tracked is not None
-    tracked = replace(short.tracked, seconds=None, step_seconds=0.03)
-    runs = [replace(short, history=short.history[:1], tracked=tracked), training(seed=1, spec={"steps": 3_200})]
-    trees = training("gradient_boosting", spec={"settings": {"iterations": 300}, "steps": 19})
-    ((group, baseline, unknown),) = group_runs([*runs, trees, training("full", None, history=[])]).values()
-    costs = [group.mean_tracked(name) for name in ("seconds", "parameters", "step_seconds")]
-    assert (costs, unknown.mean_tracked("seconds")) == (pytest.approx([54.25, 62_685.0, 0.02]), None)
-    assert (group.length, baseline.length, unknown.length) == ("1 to 2 epochs, 1,600 to 3,200 steps", "", "")
-
-
-def test_families_are_sorted_by_wrong_pairs_below_the_mean_of_all() -> None:
-    rows = [
-        graph_row("a", 0.8, family="bert"),
-        graph_row("b", 0.2, family="unet"),
-        graph_row("c", 0.6, family="unet", ceiling=None),
-        graph_row("d", None, family="unet"),
-        graph_row("e", 0.5, "test", family="vit"),
-        graph_row("b", 0.1, family="unet", protocol="indexed"),
-    ]
-    found = family_errors([group_of(training(per_graph=rows))])
-    assert [(row["split"], row["family"], row["graphs"]) for _, row in found] == [
-        ("valid", ALL, 3),
-        ("valid", "unet", 2),
-        ("valid", "bert", 1),
-        ("test", ALL, 1),
-        ("test", "vit", 1),
-    ]
-    unet, bert = found[1][1], found[2][1]
-    assert (unet["kendall_tau"], unet["wrong"], unet["slowdown_1"]) == pytest.approx((0.4, 0.3, 0.04))
-    assert (unet["noise_width"], unet["wrong_above_4"]) == (None, None), "unknown for one of its graphs"
-    assert bert["wrong_above_4"] == pytest.approx(0.025)
-    old = {key: value for key, value in rows[0].items() if not key.startswith(("wrong", "family", "noise_w"))}
-    group = group_of(training(per_graph=[old], properties=[]))
-    assert (family_errors([group]), misjudged([group])) == ([], []), "a report of an earlier version"
-
-
-def effect(name: str, value: float, split: str = "valid", agreeing: float = 4.0, graphs: float = 9.0) -> Row:
-    counts = {"families": 4.0, "agreeing": agreeing, "graphs": graphs}
-    return {"split": split, "property": name, "effect": value, **counts}
-
-
-def test_the_largest_effects_on_which_families_agree_are_shown() -> None:
-    rows = [
-        effect("small", 0.05),
-        effect("slower", 0.3),
-        effect("faster", -0.4),
-        effect("of two graphs", 0.9, graphs=2),
-        effect("disputed", 0.8, agreeing=3),
-        effect("of test", 0.9, "test"),
-        *(effect(f"weak {number}", 0.11) for number in range(9)),
-    ]
-    found = misjudged([group_of(*(training(seed=seed, properties=rows) for seed in (0, 1)))])
-    assert [row["property"] for _, row in found] == ["faster", "slower", *(f"weak {number}" for number in range(6))]

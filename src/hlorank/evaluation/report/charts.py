@@ -13,8 +13,8 @@ from typing import Any
 import altair as alt
 
 from hlorank import files
+from hlorank.evaluation.graph_report import Row
 from hlorank.evaluation.report.tables import Group, SplitScores
-from hlorank.evaluation.report.trainings import Row
 
 Chart = alt.Chart | alt.LayerChart | alt.FacetChart
 Values = list[Row]

@@ -13,13 +13,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hlorank.data.collection import SPLITS, Collection, Kind
-from hlorank.evaluation.errors import WRONG
-from hlorank.evaluation.graph_report import metric_names
-from hlorank.evaluation.report.trainings import TEXT, Row, Run, records
+from hlorank.evaluation.graph_report import WRONG, Row, metric_names
+from hlorank.evaluation.report.trainings import TEXT, Run, records
 
 RESAMPLES, LEVEL = 2_000, 0.95
 ALL = "all families"
-_BATCH = 1_000_000  # numbers drawn at a time
 # Settings that do not change what is trained, and the seed.
 _IGNORED = ("output", "seed", "paths.", "pipeline.", "sweep.", "tracking.")
 _MEANS = ["kendall_tau", "noise_ceiling", "noise_width", "wrong", *WRONG, "slowdown_1", "slowdown_5"]
@@ -150,25 +148,17 @@ Results = dict[tuple[str, str], list[tuple[Group, SplitScores]]]
 """Groups and scores by split and protocol (`all` or `indexed`), in the order of the splits, the best tau first."""
 
 
-def interval(values: NDArray[np.float64]) -> tuple[float, float] | None:
+def interval(values: NDArray[np.float64]) -> tuple[float | None, float | None]:
     """Return the ends of the 95 % interval of a mean over graphs, (graphs,), None for fewer than two graphs.
 
     The ends are percentiles of 2,000 bootstrap resamples from a fixed seed.
     """
     if len(values) < 2:
-        return None
-    from scipy.stats import bootstrap
-
-    ends = bootstrap(
-        (values,),
-        np.mean,
-        n_resamples=RESAMPLES,
-        batch=max(1, _BATCH // len(values)),
-        confidence_level=LEVEL,
-        method="percentile",
-        rng=np.random.default_rng(0),
-    ).confidence_interval
-    return float(ends.low), float(ends.high)
+        return None, None
+    rng, count = np.random.default_rng(0), len(values)
+    means = [values[rng.integers(0, count, count)].mean() for _ in range(RESAMPLES)]
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
 
 
 def scores(groups: Sequence[Group]) -> Results:
@@ -196,8 +186,7 @@ def _split_scores(kind: Kind, table: pd.DataFrame) -> SplitScores:
         columns = pd.DataFrame(ranked[metric] if metric in table and len(ranked) else None).dropna(axis=1)
         if columns.size:
             values = columns.mean(axis=1).to_numpy()
-            low, high = interval(values) or (None, None)
-            estimates[metric] = Estimate(float(values.mean()), low, high, tuple(columns.mean().tolist()))
+            estimates[metric] = Estimate(float(values.mean()), *interval(values), tuple(columns.mean().tolist()))
     ceiling = pd.DataFrame(ranked["noise_ceiling"]).mean(axis=1).mean(skipna=False)
     return SplitScores(
         runs=table["run"].nunique(),
@@ -224,7 +213,8 @@ def family_errors(groups: Sequence[Group]) -> list[tuple[Group, Row]]:
             rows = group.rows[(group.rows["protocol"] == "all") & group.rows["wrong"].notna()]
             rows = rows.reindex(columns=["split", "family", *_MEANS])
             families = pd.concat([rows.assign(family=ALL), rows]).groupby(["split", "family"])
-            means = families.agg(lambda values: values.mean(skipna=False)).assign(graphs=families.size())
+            known = families.count().eq(families.size(), axis=0)
+            means = families.mean().where(known).assign(graphs=families.size())
             found += [(group, row) for row in records(means.reset_index())]
 
     def place(row: tuple[Group, Row]) -> tuple[int, int, bool, float]:

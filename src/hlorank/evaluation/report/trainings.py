@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,8 +14,14 @@ import pandas as pd
 from hlorank.config import ConfigError
 from hlorank.config.root import ADDRESS
 from hlorank.data.collection import Collection
-from hlorank.evaluation.errors import PROPERTY_COLUMNS
-from hlorank.evaluation.graph_report import PER_GRAPH, PREDICTION_COLUMNS, PREDICTIONS, PROPERTIES
+from hlorank.evaluation.graph_report import (
+    PER_GRAPH,
+    PREDICTION_COLUMNS,
+    PREDICTIONS,
+    PROPERTIES,
+    PROPERTY_COLUMNS,
+    Row,
+)
 from hlorank.files import HISTORY, METRICS, RUN, SPEC, DataError, read_json
 
 TEXT = ("split", "graph", "family", "protocol", "note", "property")
@@ -29,7 +35,6 @@ _COLUMNS = {
     PROPERTIES: set(PROPERTY_COLUMNS),
 }
 
-Row = dict[str, Any]
 Score = Callable[[Path, Collection, Path], object]
 """Function that scores a model folder on its collection, and writes the tables into another folder."""
 
@@ -65,9 +70,9 @@ class Run:
     method: str
     spec: Mapping[str, Any]
     history: pd.DataFrame
-    per_graph: pd.DataFrame = field(default_factory=pd.DataFrame)
-    predictions: pd.DataFrame = field(default_factory=pd.DataFrame)
-    properties: pd.DataFrame = field(default_factory=pd.DataFrame)
+    per_graph: pd.DataFrame
+    predictions: pd.DataFrame
+    properties: pd.DataFrame
     one_segment: bool = False
     tracked: Tracked | None = None
     unscored: str = ""
@@ -124,13 +129,18 @@ def read_run(model: Path, report: Path, tracked: Tracked | None = None, place: s
         raise DataError("folder", "<collection>/<method>, such as layout/cpu/random/gst", folder.name, file=folder)
     if place is None:
         place = str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
-    return _with_report(Run(place, collection, method, spec, _table(model / HISTORY), tracked=tracked), report)
-
-
-def _with_report(run: Run, report: Path) -> Run:
-    tables = {name: _table(report / f"{name}.csv") for name in ("per_graph", "predictions", "properties")}
-    about = read_json(report / METRICS) if (report / METRICS).is_file() else {}
-    return replace(run, **tables, one_segment="one_segment" in about)
+    return Run(
+        place,
+        collection,
+        method,
+        spec,
+        history=_table(model / HISTORY),
+        per_graph=_table(report / PER_GRAPH),
+        predictions=_table(report / PREDICTIONS),
+        properties=_table(report / PROPERTIES),
+        one_segment=(report / METRICS).is_file() and "one_segment" in read_json(report / METRICS),
+        tracked=tracked,
+    )
 
 
 def scored(run: Run, model: Path, score: Score | None) -> Run:
@@ -142,7 +152,7 @@ def scored(run: Run, model: Path, score: Score | None) -> Run:
             score(model, run.collection, Path(folder))
         except (DataError, ConfigError) as error:
             return replace(run, unscored=str(error))
-        return _with_report(run, Path(folder))
+        return read_run(model, Path(folder), run.tracked, run.place)
 
 
 def _table(path: Path) -> pd.DataFrame:

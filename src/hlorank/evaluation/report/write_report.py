@@ -15,8 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection, Kind
-from hlorank.evaluation.errors import WRONG
-from hlorank.evaluation.graph_report import metric_names
+from hlorank.evaluation.graph_report import WRONG, Row, metric_names
 from hlorank.evaluation.report import charts
 from hlorank.evaluation.report.tables import (
     LEVEL,
@@ -29,7 +28,8 @@ from hlorank.evaluation.report.tables import (
     preferred,
     scores,
 )
-from hlorank.evaluation.report.trainings import Row, Run, records
+from hlorank.evaluation.report.trainings import Run, records
+from hlorank.evaluation.summary import metric_text
 from hlorank.files import counted, flatten, write_text
 from hlorank.version import __version__
 
@@ -214,13 +214,6 @@ def _figure(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 or value == round(value) else f"{value:.3g}"
 
 
-def _metric(value: float | None, name: str) -> str:
-    """Return a metric as tables show it, slowdowns in percent."""
-    if value is None:
-        return ""
-    return f"{value:.2%}" if name.startswith("slowdown") else f"{value:.3f}"
-
-
 def settings(group: Group) -> Row:
     """Return the configuration of a group without its seed; without MLflow, the part in the model folder."""
     run = group.runs[0]
@@ -235,11 +228,13 @@ def settings(group: Group) -> Row:
 
 _FILTERS: Mapping[str, Callable[..., Any]] = {
     "breakable": _breakable,
-    "ends": lambda estimate, name: f"{_metric(estimate.low, name).rstrip('%')} to {_metric(estimate.high, name)}",
+    "ends": lambda estimate, name: (
+        f"{metric_text(estimate.low, name).rstrip('%')} to {metric_text(estimate.high, name)}"
+    ),
     "counted": counted,
     "draw": charts.draw_chart,
     "figure": _figure,
-    "metric": _metric,
+    "metric": metric_text,
     "settings": settings,
     "share": lambda value: "unknown" if value is None else f"{value:.1%}",
     "colour": charts.colour,
