@@ -17,8 +17,7 @@ from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import SPEC, WEIGHTS, DataError, read_json, sha256_file, write_json
 from hlorank.models.baselines.baseline import BASELINES, Baseline, BaselineSpec, load_baseline, save_baseline
-from hlorank.models.baselines.copied_bytes import COPY_COLUMNS
-from hlorank.models.baselines.pooled_features import PooledGraph, changed_column, pooled_columns
+from hlorank.models.baselines.pooled_features import COPY_COLUMNS, PooledGraph, changed_column, pooled_columns
 from hlorank.models.baselines.predictors import Analytical, Linear, Predictor, RandomRanker, Trees
 from hlorank.models.graph_inputs import InputSizes
 from hlorank.models.serialization import input_sizes, load_model, sealed

@@ -15,8 +15,14 @@ from numpy.typing import NDArray
 from hlorank.data.graph import Int64
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.featurize.relayout import READS, copied_bytes
-from hlorank.models.baselines.copied_bytes import COPY_COLUMNS, KINDS, CopiedBytes
-from hlorank.models.baselines.pooled_features import PooledGraph, changed_column, pooled_columns
+from hlorank.models.baselines.pooled_features import (
+    COPY_COLUMNS,
+    KINDS,
+    CopiedBytes,
+    PooledGraph,
+    changed_column,
+    pooled_columns,
+)
 from hlorank.models.graph_inputs import InputSizes
 from tests.layouts import layout_features
 
@@ -246,7 +252,7 @@ def test_configurations_are_independent(monkeypatch: pytest.MonkeyPatch) -> None
     )
     columns, rows = CopiedBytes(layouts), np.random.default_rng(0).permutation(81)
     expected = columns(np.arange(81))
-    monkeypatch.setattr("hlorank.models.baselines.copied_bytes._USES", 14)  # 7 configurations
+    monkeypatch.setattr("hlorank.models.baselines.pooled_features._USES", 14)  # 7 configurations
     np.testing.assert_array_equal(columns(rows), expected[rows])
     assert columns(rows[:0]).shape == (0, COPY_COLUMNS)
 

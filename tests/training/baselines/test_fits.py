@@ -15,8 +15,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from hlorank.featurize.features import GraphFeatures
 from hlorank.metrics import kendall_tau
-from hlorank.models.baselines.copied_bytes import COPY_COLUMNS
-from hlorank.models.baselines.pooled_features import PooledGraph
+from hlorank.models.baselines.pooled_features import COPY_COLUMNS, PooledGraph
 from hlorank.models.baselines.predictors import Analytical, Linear, Trees
 from hlorank.models.serialization import input_sizes
 from hlorank.training.baselines import fit_trees as fit_trees_module

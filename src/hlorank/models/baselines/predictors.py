@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from hlorank.data.graph import check_array
 from hlorank.files import DataError
-from hlorank.models.baselines.copied_bytes import COPY_COLUMNS
-from hlorank.models.baselines.pooled_features import PooledGraph
+from hlorank.models.baselines.pooled_features import COPY_COLUMNS, PooledGraph
 
 _TREE_DTYPES: dict[str, Any] = {
     **dict.fromkeys(("root", "feature", "left", "right"), np.int32),

@@ -13,8 +13,7 @@ from sklearn.linear_model import LogisticRegression
 
 from hlorank.config import BaselineConfig
 from hlorank.featurize.feature_store import FeatureStore
-from hlorank.models.baselines.copied_bytes import COPY_COLUMNS
-from hlorank.models.baselines.pooled_features import PooledGraph, pooled_columns
+from hlorank.models.baselines.pooled_features import COPY_COLUMNS, PooledGraph, pooled_columns
 from hlorank.models.baselines.predictors import Analytical, Linear
 from hlorank.models.serialization import input_sizes
 from hlorank.training.baselines.candidates import Candidate, Fit, rows_of_each
