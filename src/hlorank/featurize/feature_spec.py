@@ -51,14 +51,10 @@ def signed_log(values: NDArray[np.float64]) -> NDArray[np.float64]:
 class ColumnTransform(Section):
     """Selection of columns, and the affine map of each to numbers near zero: (f(x) - center) / scale."""
 
-    columns: Int64Array
-    """(kept,) increasing, the raw columns kept."""
-    logarithmic: BoolArray
-    """(kept,) f is `signed_log` where true, the identity elsewhere."""
-    center: Float64Array
-    """(kept,) the number subtracted from each column."""
-    scale: Float64Array
-    """(kept,) positive, the divisor of each column."""
+    columns: Int64Array  # (kept,) increasing, the raw columns kept
+    logarithmic: BoolArray  # (kept,) f is `signed_log` where true, the identity elsewhere
+    center: Float64Array  # (kept,) the number subtracted from each column
+    scale: Float64Array  # (kept,) positive, the divisor of each column
 
     @model_validator(mode="after")
     def _check_arrays(self) -> Self:
@@ -87,23 +83,21 @@ def _collection(value: object) -> Collection:
 class FeatureSpec(Section):
     """Transformation of raw graphs into model inputs, fitted on the train split only: the content of spec.json."""
 
+    # version of the format; increment it if equal specifications would give other features, or if keys change
     version: Literal[6] = 6
-    """Version of the format; increment it if equal specifications would give other features, or if keys change."""
+    # collection that it was fitted on
     collection: Annotated[Collection, PlainValidator(_collection), PlainSerializer(str)]
-    """Collection that it was fitted on."""
-    options: FeaturizeConfig
-    """Settings that it was fitted with."""
+    options: FeaturizeConfig  # settings that it was fitted with
+    # transform of the first 134 node features and the extra columns; the other six are layouts
     node_columns: ColumnTransform
-    """Transform of the first 134 node features and the extra columns; the other six are layouts."""
+    # transform of the 24 features of tile configurations and the columns derived from them; None for layouts
     tile_columns: ColumnTransform | None
-    """Transform of the 24 features of tile configurations and the columns derived from them; None for layouts."""
+    # (vocabulary,) increasing, the known opcodes seen in train; index 0 of the vocabulary is kept for all others
     opcodes: UInt8Array
-    """(vocabulary,) increasing, the known opcodes seen in train; index 0 of the vocabulary is kept for all others."""
+    # (vocabulary + 1, opcode_width) the embeddings, in row 0 that of unknown opcodes; zeros for opcodes without edges
+    # in train
     opcode_embedding: Float32Array
-    """(vocabulary + 1, opcode_width) the embeddings, in row 0 that of unknown opcodes; zeros for opcodes without
-    edges in train."""
-    inputs: str
-    """Fingerprint of the options and the raw files that it was fitted on."""
+    inputs: str  # fingerprint of the options and the raw files that it was fitted on
 
     @model_validator(mode="after")
     def _check_parts(self) -> Self:

@@ -41,34 +41,28 @@ class GraphEntry(Section):
     edges: int
     raw_nodes: int
     raw_edges: int
-    configurable_nodes: int
-    """Configurable nodes; 0 for tiles."""
+    configurable_nodes: int  # 0 for tiles
     configurations: int
     distinct: int
-    configuration_bytes: int
-    """Size of all arrays that grow with the number of configurations, labels included."""
-    skipped: str | None
-    """Reason why training skips the graph; None if it does not."""
+    configuration_bytes: int  # size of all arrays that grow with the number of configurations, labels included
+    skipped: str | None  # reason why training skips the graph; None if it does not
+    # Kendall tau between two halves of the measurements; None where nothing was measured twice
     split_half_tau: float | None
-    """Kendall tau between two halves of the measurements; None where nothing was measured twice."""
     family: str
 
 
 class Index(Section):
     """Content of graphs.json."""
 
-    fingerprint: str
-    """Identifier of the features: the specification and all raw files."""
-    splits: dict[Split, dict[str, GraphEntry]] = Field(min_length=len(SPLITS))
-    """Entries by split and name."""
+    fingerprint: str  # identifier of the features: the specification and all raw files
+    splits: dict[Split, dict[str, GraphEntry]] = Field(min_length=len(SPLITS))  # entries by split and name
 
 
 class _StoredGraph(Section):
     """Content of graph.json."""
 
     name: str
-    made_from: dict[str, str]
-    """Fingerprints of what the features were made from."""
+    made_from: dict[str, str]  # fingerprints of what the features were made from
     entry: GraphEntry
 
 

@@ -50,12 +50,9 @@ class Access(NamedTuple):
 class Accesses:
     """The instructions of a graph with their shapes, and what each one reads of its operands.
 
-    Attributes:
-        dims: the dimensions of each node, at most six; those of an empty array are at least 1.
-        minor_to_major: the layout of each node, row-major where none is known.
-        operands: the operands of each node, and the roots of the computations that it calls.
-        names: the opcode of each node, empty if unknown.
-        element_bytes: (nodes,) int64, size of an element, 0 for tuples.
+    Of each node there are its at most six `dims`, those of an empty array at least 1; its layout `minor_to_major`,
+    row-major where none is known; its `operands` with the roots of the computations that it calls; the opcode in
+    `names`, empty if unknown; and the `element_bytes` of its result, 0 for tuples.
     """
 
     def __init__(self, graph: Graph) -> None:

@@ -37,41 +37,29 @@ class Spec(Section):
 
     model_config = ConfigDict(coerce_numbers_to_str=False)
 
-    version: str
-    """Version of hlorank."""
-    collection: str
-    """Address of the collection that it was trained on."""
-    method: str
-    """Training method or baseline."""
-    data: str
-    """Fingerprint of the data that it was trained on."""
+    version: str  # version of hlorank
+    collection: str  # address of the collection that it was trained on
+    method: str  # training method or baseline
+    data: str  # fingerprint of the data that it was trained on
+    # optimizer steps, trees, or iterations of a solver; 1 for a rule; 0 where there was nothing to train on
     steps: StrictInt
-    """Optimizer steps, trees, or iterations of a solver; 1 for a rule; 0 where there was nothing to train on."""
+    # modules of other packages that the training named, each with the digest of its source code
     plugins: dict[str, str] = Field(default_factory=dict)
-    """Modules of other packages that the training named, each with the digest of its source code."""
-    features: FeatureSpec
-    """Transformation of raw graphs into inputs."""
+    features: FeatureSpec  # transformation of raw graphs into inputs
 
 
 class ModelSpec(Spec):
     """The specification of a trained cost model."""
 
-    model: ModelConfig
-    """Widths, layers and pooling."""
-    aggregation: Literal["mean", "sum"]
-    """Aggregation of segment embeddings."""
-    whole_graph: StrictBool
-    """Graphs are scored as one segment; otherwise as the segments of `partition`."""
-    partition: PartitionConfig
-    """Options of the partition of graphs; without meaning for whole graphs."""
-    partition_fingerprint: str
-    """Fingerprint of the partition of the training, empty for whole graphs."""
-    members: StrictInt = Field(ge=1)
-    """Number of models of this kind in the folder, above 1 for an ensemble."""
-    baselines: list[str] = Field(default_factory=list)
-    """Baselines in the folder that join the ensemble."""
+    model: ModelConfig  # widths, layers and pooling
+    aggregation: Literal["mean", "sum"]  # aggregation of segment embeddings
+    whole_graph: StrictBool  # graphs are scored as one segment; otherwise as the segments of `partition`
+    partition: PartitionConfig  # options of the partition of graphs; without meaning for whole graphs
+    partition_fingerprint: str  # fingerprint of the partition of the training, empty for whole graphs
+    members: StrictInt = Field(ge=1)  # number of models of this kind in the folder, above 1 for an ensemble
+    baselines: list[str] = Field(default_factory=list)  # baselines in the folder that join the ensemble
+    # the weights of the mean of the models and of each baseline; empty for equal ones
     weights: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=list)
-    """The weights of the mean of the models and of each baseline; empty for equal ones."""
 
     @model_validator(mode="before")
     @classmethod

@@ -41,14 +41,10 @@ _log = logging.getLogger(__name__)
 class PartitionSpec(Section):
     """Specification of the partition of a collection: the content of spec.json."""
 
-    features: str
-    """Fingerprint of the feature store that was partitioned."""
-    algorithm: str
-    """Name in PARTITIONERS; whole, if each graph is one segment, of which nothing is stored."""
-    max_nodes: int = Field(ge=1)
-    """Bound of a segment's nodes, its halo not counted."""
-    halo: int = Field(ge=0)
-    """Hops of the halos."""
+    features: str  # fingerprint of the feature store that was partitioned
+    algorithm: str  # name in PARTITIONERS; whole, if each graph is one segment, of which nothing is stored
+    max_nodes: int = Field(ge=1)  # bound of a segment's nodes, its halo not counted
+    halo: int = Field(ge=0)  # hops of the halos
 
     @property
     def options(self) -> PartitionConfig:

@@ -44,8 +44,7 @@ _COLUMN_BYTES = 16  # memory of a configuration while it is scored, for each col
 class BaselineSpec(Spec):
     """The specification of a trained baseline."""
 
-    settings: BaselineConfig
-    """Settings that it was fitted with."""
+    settings: BaselineConfig  # settings that it was fitted with
 
 
 class Baseline:

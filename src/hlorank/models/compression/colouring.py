@@ -18,17 +18,11 @@ class Colouring:
     """Colours of nodes under configurations: two (node, configuration) pairs of one colour have equal states.
 
     Colours are numbered by their first occurrence in `colour_of`, row by row.
-
-    Attributes:
-        colour_of: (nodes, configurations) int64, the colour of each node under each configuration.
-        prefix: number of nodes, the first ones, whose colour may depend on the configuration; any other node has one
-            colour under all configurations.
-        first: (colours,) int64, index of the first occurrence of each colour in the flat `colour_of`.
     """
 
-    colour_of: NDArray[np.int64]
-    prefix: int
-    first: NDArray[np.int64]
+    colour_of: NDArray[np.int64]  # (nodes, configurations), the colour of each node under each configuration
+    prefix: int  # of the first so many nodes the colour may depend on the configuration; others have one under all
+    first: NDArray[np.int64]  # (colours,), index of the first occurrence of each colour in the flat `colour_of`
 
     @classmethod
     def identity(cls, nodes: int, configurations: int) -> Colouring:

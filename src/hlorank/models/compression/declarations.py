@@ -10,31 +10,19 @@ from hlorank.config import Directions
 
 
 class Norm(Enum):
-    """The weight of what a node v receives from a neighbour u.
+    """The weight of what a node v receives from a neighbour u."""
 
-    Attributes:
-        MEAN: 1 / the number of neighbours of v; v itself weighs 1.
-        SYMMETRIC: 1 / sqrt(d_v d_u), d = 1 + the number of neighbours; v itself weighs 1 / d_v.
-        SUM: 1, and so does v itself.
-    """
-
-    MEAN = "mean"
-    SYMMETRIC = "symmetric"
-    SUM = "sum"
+    MEAN = "mean"  # 1 / the number of neighbours of v; v itself weighs 1
+    SYMMETRIC = "symmetric"  # 1 / sqrt(d_v d_u), d = 1 + the number of neighbours; v itself weighs 1 / d_v
+    SUM = "sum"  # 1, and so does v itself
 
 
 class EdgeForm(Enum):
-    """The form in which a layer of message passing reads its edges.
+    """The form in which a layer of message passing reads its edges."""
 
-    Attributes:
-        MATRIX: a matrix; what is received is a weighted sum of states, for all configurations of a node at once.
-        DIRECTIONS: a list of edges for each direction, as operators of PyTorch Geometric take them.
-        PIECES: one list of all edges, which is computed in pieces.
-    """
-
-    MATRIX = "matrix"
-    DIRECTIONS = "directions"
-    PIECES = "pieces"
+    MATRIX = "matrix"  # what is received is a weighted sum of states, for all configurations of a node at once
+    DIRECTIONS = "directions"  # a list of edges for each direction, as operators of PyTorch Geometric take them
+    PIECES = "pieces"  # one list of all edges, which is computed in pieces
 
 
 @dataclass(frozen=True)
@@ -64,19 +52,12 @@ class EdgeKind:
 
 
 class Mixing(Enum):
-    """States that the new state of a node under a configuration depends on, besides its own state.
+    """States that the new state of a node under a configuration depends on, besides its own state."""
 
-    Attributes:
-        ROW: none.
-        NEIGHBOURS: the states of the neighbours under the same configuration.
-        SEGMENT: the states of all nodes of the segment under the same configuration.
-        CONFIGURATIONS: the states of the node under the other configurations.
-    """
-
-    ROW = "row"
-    NEIGHBOURS = "neighbours"
-    SEGMENT = "segment"
-    CONFIGURATIONS = "configurations"
+    ROW = "row"  # none
+    NEIGHBOURS = "neighbours"  # the states of the neighbours under the same configuration
+    SEGMENT = "segment"  # the states of all nodes of the segment under the same configuration
+    CONFIGURATIONS = "configurations"  # the states of the node under the other configurations
 
 
 @dataclass(frozen=True)

@@ -28,18 +28,12 @@ class Layer(nn.Module):
     - SEGMENT: the dense form, (nodes, configurations, width), with such a graph of it if `edges` is not None. All
       layers after it are dense, too.
     - CONFIGURATIONS: (colours, width), with a `NodeIndex`; see `map_nodes`.
-
-    Attributes:
-        mixing: the states on which a new state depends.
-        edges: the edges that it uses, if it uses any.
-        by_node: a ROW layer gets a `MaskIndex`.
-        widens: factor by which the states after the layer are wider than those before it.
     """
 
-    mixing: ClassVar[Mixing]
-    by_node: ClassVar[bool] = False
-    widens: ClassVar[int] = 1
-    edges: EdgeKind | None = None
+    mixing: ClassVar[Mixing]  # the states on which a new state depends
+    by_node: ClassVar[bool] = False  # a ROW layer gets a `MaskIndex`
+    widens: ClassVar[int] = 1  # factor by which the states after the layer are wider than those before it
+    edges: EdgeKind | None = None  # the edges that it uses, if it uses any
 
     @property
     def declaration(self) -> Mix:

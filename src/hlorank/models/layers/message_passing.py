@@ -94,10 +94,6 @@ class EdgeWise(Layer):
     direction, or of all edges if directions are shared, have the same W_k. A combination that is not linear needs a
     vector for each edge, but not all of them in memory at once: they are computed in pieces of about as many edges as
     there are states before, and once more for their gradients.
-
-    Args:
-        width: length of a state.
-        edges: the edges along which nodes receive, in pieces.
     """
 
     mixing = Mixing.NEIGHBOURS
@@ -110,16 +106,9 @@ class EdgeWise(Layer):
         self.sources = nn.Linear(width, self._maps * width, bias=False)
 
     def combine(self, target: Tensor, source: Tensor, index: Tensor, states: int) -> Tensor:
-        """Compute new states from the edges to them.
+        """Compute so many new states, (states, width), from the edges to them.
 
-        Args:
-            target: (edges, width), W x_v + b.
-            source: (edges, width), W_k x_u.
-            index: (edges,) int64, ascending, the new state of v.
-            states: number of new states.
-
-        Returns:
-            (states, width).
+        Target and source are (edges, width), W x_v + b and W_k x_u; index is (edges,), ascending, the new state of v.
         """
         raise NotImplementedError
 
