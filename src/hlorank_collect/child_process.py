@@ -40,14 +40,6 @@ class Outcome:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class _Death:
-    """A child process that ended without a result."""
-
-    reason: str
-    last: Progress
-
-
 def environment(platform: str) -> dict[str, str]:
     """Return the environment of a child process: XLA's flags next to the user's, and the backend."""
     variables = {"XLA_FLAGS": " ".join(filter(None, [os.environ.get("XLA_FLAGS"), _FLAGS[platform]]))}
@@ -74,7 +66,8 @@ def _work(task: Task, work: str, events: Connection, errors: Path) -> None:
 
 def _attempt(
     task: Task, work: str, hang_seconds: float, progress: Callable[[Progress], None], errors: Path
-) -> Outcome | _Death:
+) -> Outcome | tuple[str, Progress]:
+    """Return the outcome of a child process, or why it ended without a result, and its last step."""
     last = Progress("start")
     context = multiprocessing.get_context("spawn")  # a process that imports jax must not be a fork
     reading, writing = context.Pipe(duplex=False)
@@ -89,10 +82,10 @@ def _attempt(
                 case Progress() as last:
                     progress(last)
         slow = "it is slow, or a loop in it never ends"
-        return _Death(f"no progress for {hang_seconds:g} s (--hang-seconds): {slow}", last)
+        return f"no progress for {hang_seconds:g} s (--hang-seconds): {slow}", last
     except EOFError:
         process.join()
-        return _Death(_reason(process.exitcode or 0, errors.read_text(errors="replace").strip().splitlines()), last)
+        return _reason(process.exitcode or 0, errors.read_text(errors="replace").strip().splitlines()), last
     finally:
         process.kill()
         process.join()
@@ -126,9 +119,9 @@ def supervise(
         match ended:
             case Outcome() as outcome:
                 return outcome
-            case _Death(reason, Progress(stage, None)):
+            case (reason, Progress(stage, None)):
                 return Outcome(None, f"in stage {stage}: {reason}")
-            case _Death(reason, Progress(_, str(name))):
+            case (reason, Progress(_, str(name))):
                 _log.warning("%s: started again without configuration %s: %s", task.program, name, reason)
                 task = dataclasses.replace(task, left_out={**task.left_out, name: reason})
     return Outcome(None, f"the process hung or crashed in {_ATTEMPTS} configurations, the last time: {reason}")

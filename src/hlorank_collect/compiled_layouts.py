@@ -15,6 +15,7 @@ from hlorank.hlo.layout_json import module_fingerprint
 from hlorank.hlo.layout_space import Layouts, LayoutSpace, configuration_name, constrained, layout_space
 from hlorank_collect import machine, timing, xla
 from hlorank_collect.program import Program, SkippedError, error_line
+from hlorank_collect.task import Progress, Report
 from hlorank_collect.timing import Float64, Rounds, Timer, WrongOutputError, difference, has_nan
 
 _QUICK = Rounds(min=3, max=3)
@@ -77,21 +78,19 @@ def configurable(module: HloModuleProto) -> LayoutSpace:
 
 
 class CompiledLayouts:
-    """Configurations of one program, each compiled once; kept if its outputs equal those of the default.
+    """Configurations of one captured module, each compiled once; kept if its outputs equal those of the default.
+
+    SkippedError is raised where the default fails, or one of its outputs holds NaN.
 
     Args:
-        module: captured before layout assignment.
+        module: the module.
         space: its configurable layouts.
         inputs: example inputs on the device.
         platform: the backend.
         before: called with the name of each configuration before it is compiled, None for the default.
         forbidden: names of configurations to leave out untried -> reason; the attribute `left_out` has all.
         deadline: `time.monotonic()` after which only the default is compiled.
-        fast_compile: compile without fusion emitters on a CPU; where the outputs differ, compile again with them: the
-            names are in the attribute `recompiled`.
-
-    Raises:
-        SkippedError: the default configuration fails, or one of its outputs holds NaN.
+        fast_compile: compile without fusion emitters on a CPU, and where outputs differ again with them (`recompiled`).
     """
 
     def __init__(
@@ -160,6 +159,23 @@ class CompiledLayouts:
         """Return a timer of configurations that have an executable, by their position."""
         executables = [self._executables[configuration_name(configuration)] for configuration in configurations]
         return timing.timer_of(lambda index: executables[index].run(self._inputs))
+
+    def measure(
+        self,
+        configurations: Layouts,
+        rng: np.random.Generator,
+        rounds: Rounds,
+        deadline: float,
+        report: Report,
+        begun: float,
+    ) -> Float64:
+        """Return (rounds, configurations) times; `begun` is the share of the work that is finished before."""
+
+        def heartbeat(done: int) -> None:
+            report(Progress("measure", share=begun + (1 - begun) * done / rounds.max))
+
+        timer = self.timer(configurations)
+        return timing.measure(timer, len(configurations), rng, rounds, deadline=deadline, heartbeat=heartbeat)
 
     def quick(self, configurations: Layouts, rng: np.random.Generator) -> Float64:
         """Return runtimes in few rounds divided by the default's, inf where a configuration is left out."""

@@ -55,14 +55,11 @@ def used_mappings() -> float:
 
 def description() -> dict[str, Any]:
     """Return the conditions of a measurement: CPU model, cores, versions, XLA's flags, date (UTC)."""
+    versions = {name: version(name) for name in ("jax", "jaxlib")}
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
-        "versions": {
-            "python": platform.python_version(),
-            "hlorank": __version__,
-            **{name: version(name) for name in ("jax", "jaxlib")},
-        },
+        "versions": {"python": platform.python_version(), "hlorank": __version__, **versions},
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
     }

@@ -14,14 +14,13 @@ import numpy as np
 from hlorank.data.collection import Collection
 from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph
 from hlorank.hlo.hlo_pb2 import HloModuleProto
-from hlorank.hlo.layout_search import SEARCHES
-from hlorank.hlo.layout_space import Layouts, configuration_name
+from hlorank.hlo.layout_space import SEARCHES, Layouts, configuration_name
 from hlorank.hlo.reader import Record, featurize
 from hlorank_collect import record
 from hlorank_collect.compiled_layouts import CompiledLayouts, captured, configurable
 from hlorank_collect.program import Program, SkippedError
 from hlorank_collect.task import LayoutTask, Progress, Report
-from hlorank_collect.timing import Float64, Rounds, measure
+from hlorank_collect.timing import Float64, Rounds
 
 _COMPILE_SHARE = 0.7  # of the time limit; the rest is for measuring
 
@@ -47,12 +46,7 @@ def _measure(
     if sum(kept) < 2:
         raise SkippedError(f"only its default configuration works: {next(iter(left_out.values()), 'no other found')}")
     ready = time.monotonic()
-
-    def heartbeat(done: int) -> None:
-        report(Progress("measure", share=0.5 + 0.5 * done / task.rounds))
-
-    timer, rounds, deadline = compiled.timer(found[kept]), Rounds.up_to(task.rounds), start + task.time_limit
-    times = measure(timer, sum(kept), rng, rounds, deadline=deadline, heartbeat=heartbeat)
+    times = compiled.measure(found[kept], rng, Rounds.up_to(task.rounds), start + task.time_limit, report, 0.5)
     seconds = {"compile": round(ready - start, 2), "measure": round(time.monotonic() - ready, 2)}
     return found[kept], times, {"left_out": left_out, "recompiled": len(compiled.recompiled), "seconds": seconds}
 

@@ -28,11 +28,18 @@ _ELEMENTS = {
     "f16": "float16", "bf16": "bfloat16", "f32": "float32",
 }  # fmt: skip
 _SHAPE = re.compile(rf"({'|'.join(_ELEMENTS)})\[((?:\d+(?:,\d+)*)?)\]")
-_SCALE = 0.1  # small enough for deep programs to stay finite
+SCALE = 0.1
+"""Standard deviation of example inputs: small enough for deep programs to stay finite."""
+_UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
 
 
 class SkippedError(Exception):
     """A program that cannot be measured; the message is the reason."""
+
+
+def file_name(text: str) -> str:
+    """Return a text as a part of the name of a file: letters, digits, dot, minus and underscore."""
+    return _UNSAFE.sub("-", text)
 
 
 def error_line(error: Exception) -> str:
@@ -110,12 +117,10 @@ def require_jax() -> None:
 
 
 def require_device(platform: str) -> None:
-    """Raise ConfigError, with the remedy, if jax finds no device of a platform.
-
-    A separate process searches for a GPU: the search reserves most of the GPU's memory, which the measurements need.
-    """
+    """Raise ConfigError, with the remedy, if jax finds no device of a platform."""
     if platform == "cpu":
         return
+    # In a process of its own: the search reserves most of a GPU's memory, which the measurements need.
     command = [sys.executable, "-c", f"import jax; jax.devices({platform!r})"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (our own interpreter)
     if done.returncode:
@@ -127,16 +132,11 @@ def require_device(platform: str) -> None:
 
 
 def user_program(reference: str, arguments: str | None) -> JaxProgram:
-    """Return a program of the user, from modules that can be imported from the current folder.
+    """Return a program of the user, from modules that can be imported from the current folder; else ConfigError.
 
-    Args:
-        reference: `module:name` of a function, or of a JaxProgram, which has its own arguments.
-        arguments: of a function: `module:name` of the tuple of example arguments, or of a function without parameters
-            that returns it; or their shapes as in HLO, such as `f32[8,128] s32[8]`. Floats are then normal with
-            standard deviation 0.1 (seed 0), integers and booleans are zeros.
-
-    Raises:
-        ConfigError: jax is missing, a reference names no function, or the arguments are missing or cannot be read.
+    `reference` is `module:name` of a function, or of a JaxProgram, which has its own arguments. `arguments` is
+    `module:name` of the tuple of example arguments, or of a function that returns it; or their shapes as in HLO, such
+    as `f32[8,128] s32[8]`: then floats are normal (seed 0), integers and booleans are zeros.
     """
     require_jax()
     function = _resolve("function", reference)
@@ -149,13 +149,8 @@ def user_program(reference: str, arguments: str | None) -> JaxProgram:
     if arguments is None:
         raise ConfigError(f"program {reference!r}: needs --arguments, such as 'f32[8,128] s32[8]'")
     make = _shaped(arguments) if "[" in arguments else _made_by(arguments)
-    unsafe = re.compile(r"[^A-Za-z0-9._]+")
-    family = unsafe.sub("-", reference)
-    return JaxProgram(
-        name=f"{family}-{unsafe.sub('-', arguments).strip('-')}",
-        family=family,
-        build=lambda: (function, make()),
-    )
+    family = file_name(reference)
+    return JaxProgram(f"{family}-{file_name(arguments).strip('-')}", family, lambda: (function, make()))
 
 
 def _resolve(role: str, reference: str) -> Any:
@@ -202,7 +197,7 @@ def _shaped(text: str) -> Callable[[], Arguments]:
     def make() -> Arguments:
         rng = np.random.default_rng(0)
         return tuple(
-            (_SCALE * rng.standard_normal(shape) if "float" in element else np.zeros(shape)).astype(element)
+            (SCALE * rng.standard_normal(shape) if "float" in element else np.zeros(shape)).astype(element)
             for element, shape in shapes
         )
 

@@ -25,14 +25,8 @@ from hlorank_collect import machine, xla
 from hlorank_collect.timing import Float64, runtimes, split_half_tau
 
 LEFT_OUT = "left_out.json"
-_COLUMNS = {
-    "graph": "name",
-    "family": "family",
-    "nodes": "nodes",
-    "configurable": "configurable_nodes",
-    "configurations": "measured",
-    "rounds": "rounds",
-}
+_TITLES = ("graph", "family", "nodes", "configurable", "configurations", "rounds")
+_KEYS = {"graph": "name", "configurable": "configurable_nodes", "configurations": "measured"}
 _FIGURES = ("max / min", "default / best", "split-half tau", "noise ceiling")
 
 
@@ -81,11 +75,8 @@ def quality(times: Float64) -> dict[str, Any]:
 
 def conditions(platform: xla.Platform, load: float) -> dict[str, Any]:
     """Return what the JSON file says about the machine; `load` is its load average before the measurement."""
-    return {
-        "device": xla.device_name(platform),
-        **machine.description(),
-        "load": {"before": load, "after": os.getloadavg()[0]},
-    }
+    loads = {"before": load, "after": os.getloadavg()[0]}
+    return {"device": xla.device_name(platform), **machine.description(), "load": loads}
 
 
 def read_left_out(root: Path) -> dict[str, dict[str, str]]:
@@ -132,7 +123,7 @@ def _row(cells: Sequence[object]) -> str:
 
 def _table(graphs: Sequence[Mapping[str, Any]]) -> str:
     """Return a table with one row per graph, at least one, and a last row of medians."""
-    titles = {title: key for title, key in _COLUMNS.items() if key != "configurable_nodes" or key in graphs[0]}
+    titles = {title: key for title in _TITLES if (key := _KEYS.get(title, title)) in graphs[0]}
     figures = [_figures(about) for about in graphs]
     known = [[value for value in column if value is not None] for column in zip(*figures, strict=True)]
     medians = [statistics.median(column) if column else None for column in known]

@@ -128,13 +128,9 @@ def compile_module(
 ) -> Executable:
     """Compile a serialized HloModuleProto for one device; RuntimeError is raised if the compiler rejects it.
 
-    Args:
-        module: the module.
-        platform: the backend.
-        fusion_emitters: False generates the code of fusions on a CPU with the older emitters: much faster to compile,
-            and known to be wrong for rare layouts, so compare outputs and fall back to True.
-        overrides: further compiler options, by the names of the fields of xla.DebugOptions.
-        dump: a folder for the modules after each pass that changed the module.
+    Without `fusion_emitters` the code of fusions on a CPU is that of the older emitters: much faster to compile, and
+    known to be wrong for rare layouts, so compare outputs. `overrides` are fields of xla.DebugOptions; `dump` is a
+    folder for the modules after each pass that changed the module.
     """
     from jaxlib import _jax
 

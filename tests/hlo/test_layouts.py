@@ -28,8 +28,7 @@ from hlorank.hlo.layout_json import (
     shape_text,
     to_configuration,
 )
-from hlorank.hlo.layout_search import GENERATION, SEARCHES, Float64, default, models, random
-from hlorank.hlo.layout_space import Layouts, LayoutSpace, configuration_name, constrained, layout_space
+from hlorank.hlo.layout_space import SEARCHES, Layouts, LayoutSpace, configuration_name, constrained, layout_space
 
 ABOUT = {"hlorank": "0.1.0", "model": "m", "collection": "layout:cpu:random", "rank": 1, "score": -0.5}
 
@@ -149,12 +148,12 @@ def space() -> LayoutSpace:
     return LayoutSpace(np.arange(20), np.full((20, 3), 2))
 
 
-def configured(layouts: Layouts) -> Float64:
+def configured(layouts: Layouts) -> Any:
     """Return the number of nodes that each configuration configures."""
     return np.asarray((layouts >= 0).any(axis=2).sum(axis=1), np.float64)
 
 
-def unmeasured(batch: Layouts) -> Float64:
+def unmeasured(batch: Layouts) -> Any:
     raise AssertionError("the search random measures nothing")
 
 
@@ -175,7 +174,7 @@ def test_configurations_are_valid_distinct_and_begin_with_the_default(space: Lay
 
 
 def test_random_changes_few_nodes_as_often_as_many(space: LayoutSpace) -> None:
-    changed = configured(random(space, 400, np.random.default_rng(0), unmeasured))[1:]
+    changed = configured(SEARCHES["random"](space, 400, np.random.default_rng(0), unmeasured))[1:]
     # Log-uniform between 1/20 and 1: half of the probabilities are below 0.22, which is 4.5 nodes.
     assert 0.35 < np.mean(changed <= 4) < 0.65
     assert changed.max() >= 18
@@ -184,19 +183,19 @@ def test_random_changes_few_nodes_as_often_as_many(space: LayoutSpace) -> None:
 def test_searches_measure_generations_once_and_breed_the_fastest(space: LayoutSpace) -> None:
     batches: list[Layouts] = []
 
-    def faster_where_configured(batch: Layouts) -> Float64:
+    def faster_where_configured(batch: Layouts) -> Any:
         batches.append(batch)
         return -configured(batch)
 
-    many = default(space, 50, np.random.default_rng(0), faster_where_configured)
+    many = SEARCHES["default"](space, 50, np.random.default_rng(0), faster_where_configured)
     np.testing.assert_array_equal(np.concatenate(batches), many[: len(np.concatenate(batches))])
-    assert [len(batch) for batch in batches] == [1, *[GENERATION] * 6]
-    few = default(space, 50, np.random.default_rng(0), configured)
+    assert [len(batch) for batch in batches] == [1, *[8] * 6]
+    few = SEARCHES["default"](space, 50, np.random.default_rng(0), configured)
     assert configured(few)[-10:].mean() + 2 < configured(many)[-10:].mean()
     batches.clear()
-    rows = models(space, 50, np.random.default_rng(0), faster_where_configured)
-    np.testing.assert_array_equal(rows[:25], random(space, 25, np.random.default_rng(0), unmeasured))
-    assert [len(batch) for batch in batches] == [25, *[GENERATION] * 3]
+    rows = SEARCHES["models"](space, 50, np.random.default_rng(0), faster_where_configured)
+    np.testing.assert_array_equal(rows[:25], SEARCHES["random"](space, 25, np.random.default_rng(0), unmeasured))
+    assert [len(batch) for batch in batches] == [25, *[8] * 3]
     assert configured(rows[25:]).mean() > 2 * configured(rows[:25]).mean()
 
 

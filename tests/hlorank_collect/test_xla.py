@@ -14,8 +14,7 @@ from hlorank.config import ConfigError
 from hlorank.hlo.forms import hlo_text
 from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto
 from hlorank.hlo.layout_json import ModuleConfiguration, apply, to_configuration
-from hlorank.hlo.layout_search import random
-from hlorank.hlo.layout_space import constrained, layout_space
+from hlorank.hlo.layout_space import constrained, layout_space, random
 from hlorank_collect import machine, xla
 from hlorank_collect.timing import difference
 

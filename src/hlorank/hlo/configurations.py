@@ -18,7 +18,7 @@ from hlorank.data.configurations import (
 )
 from hlorank.data.graph import Float32, Int64
 from hlorank.files import DataError, one_line
-from hlorank.hlo.hlo_pb2 import ConfigProfile, HloInstructionProto, ModuleTuningData, NodeLayoutConfig, TileSizeConfig
+from hlorank.hlo.hlo_pb2 import ConfigProfile, HloInstructionProto, ModuleTuningData, NodeLayoutConfig
 from hlorank.hlo.node_features import CONFIGURABLE
 from hlorank.hlo.program import Program
 
@@ -72,13 +72,6 @@ def _layout_chunks(runs: Sequence[tuple[int, ConfigProfile]], nodes: int) -> Ite
         yield np.array(chunk, dtype=np.int32)
 
 
-def _check_ranks(program: Program, node_ids: Int64) -> None:
-    for node in node_ids:
-        if (rank := len(program.instructions[node].shape.dimensions)) > LAYOUT_DIMS:
-            expected = f"at most {LAYOUT_DIMS} dimensions at a configurable node, for its layout to fit"
-            raise DataError(f"shape.dimensions of node {node}", expected, rank)
-
-
 def is_configurable(instruction: HloInstructionProto) -> bool:
     """Return whether the layout of an instruction of a dump can be configured: its dimensions fit in six values."""
     return instruction.opcode in CONFIGURABLE and len(instruction.shape.dimensions) <= LAYOUT_DIMS
@@ -94,19 +87,13 @@ def default_layout(program: Program) -> tuple[LayoutConfigurations, Measurements
         *others, last = CONFIGURABLE
         expected = f"{', '.join(others)} or {last} of at most {LAYOUT_DIMS} dimensions"
         raise NothingToConfigureError("instructions", expected, "none")
-    default = np.full((1, len(nodes), LAYOUT_VALUES), -1)
-    return LayoutConfigurations.from_chunks(np.array(nodes, dtype=np.int64), [default]), Measurements(
-        np.zeros(1, dtype=np.int64)
-    )
+    default = [np.full((1, len(nodes), LAYOUT_VALUES), -1)]
+    withheld = Measurements(np.zeros(1, dtype=np.int64))
+    return LayoutConfigurations.from_chunks(np.array(nodes, dtype=np.int64), default), withheld
 
 
 def layouts(tuning: ModuleTuningData, program: Program) -> tuple[LayoutConfigurations, Measurements]:
-    """Return the layout configurations of a record and their runtimes.
-
-    Raises:
-        DataError: a field of the record is wrong: positions that are no nodes or are repeated, a number of layouts or
-            tensors that does not fit, too many dimensions, or no valid run.
-    """
+    """Return the layout configurations of a record and their runtimes; a wrong field is refused with DataError."""
     count = len(program.instructions)
     positions = list(tuning.config_index_to_node)
     if not positions or max(positions) >= count:
@@ -116,7 +103,10 @@ def layouts(tuning: ModuleTuningData, program: Program) -> tuple[LayoutConfigura
     order = np.argsort(nodes)
     if len(np.unique(nodes)) < len(nodes):
         raise DataError("config_index_to_node", "each node once", "a repeated node")
-    _check_ranks(program, nodes)
+    for node in nodes:
+        if (rank := len(program.instructions[node].shape.dimensions)) > LAYOUT_DIMS:
+            expected = f"at most {LAYOUT_DIMS} dimensions at a configurable node, for its layout to fit"
+            raise DataError(f"shape.dimensions of node {node}", expected, rank)
     runs, runtime = _good_runs(tuning)
     chunks = (chunk[:, order] for chunk in _layout_chunks(runs, len(nodes)))
     return LayoutConfigurations.from_chunks(nodes[order], chunks), Measurements(runtime)
@@ -127,10 +117,6 @@ def _bounds(values: Collection[int]) -> list[int]:
     array = np.array(values, dtype=np.int64)
     first = [*values][:6]
     return [*first, *[0] * (6 - len(first)), int(array.sum()), int(array.prod()) if len(array) else 0]
-
-
-def _tile_features(tile: TileSizeConfig) -> list[int]:
-    return [*_bounds(tile.kernel_bounds), *_bounds(tile.output_bounds), *_bounds(tile.input_bounds)]
 
 
 def default_tile() -> tuple[TileConfigurations, Measurements]:
@@ -151,6 +137,7 @@ def tiles(tuning: ModuleTuningData) -> tuple[TileConfigurations, Measurements]:
         if default is None:
             raise DataError("runs.is_default", "a default run with a runtime, as normalizer", "none")
         normalizer = default.profile.compute_time_ns
-    rows = [_tile_features(run.op_config.tile_size_config) for _, run in runs]
-    feat = np.array(rows, dtype=np.int64).astype(np.float32)
+    sizes = (run.op_config.tile_size_config for _, run in runs)
+    rows = [[*map(_bounds, (tile.kernel_bounds, tile.output_bounds, tile.input_bounds))] for tile in sizes]
+    feat = np.array(rows, dtype=np.int64).reshape(len(runs), TILE_FEATURES).astype(np.float32)
     return TileConfigurations(feat), Measurements(runtime, np.full(len(runs), normalizer, dtype=np.int64))

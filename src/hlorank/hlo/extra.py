@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hlorank.data.collection import EXTRA_SUFFIX
-from hlorank.data.graph import Int64, check_array
+from hlorank.data.graph import Int64
 from hlorank.data.npz import NpzFile
 from hlorank.files import DataError, write_atomic
 from hlorank.hlo.node_features import Columns, put_lists, with_field
@@ -57,13 +57,10 @@ def _padded(nodes: int, rows: Int64, groups: Sequence[Sequence[Collection[int]]]
 
 
 def extra_features(program: Program) -> dict[str, Int64]:
-    """Compute the extra features of a program's nodes.
+    """Compute the extra features of a program's nodes: int64 arrays (nodes, *EXTRA_SHAPES), padded with -1.
 
-    Returns:
-        int64 arrays (nodes, *EXTRA_SHAPES), padded with -1, which is neither an axis nor a size: `dot_dimensions`,
-        contracting axes of the left and right operand, batch axes of both; `gather_dimensions`; `scatter_dimensions`;
-        `gather_slice_sizes`; `index_vector_dim` of gathers and scatters; and `operand_shapes`, the dimensions of the
-        first three operands.
+    `dot_dimensions` are the contracting axes of the left and right operand, and the batch axes of both;
+    `index_vector_dim` is that of gathers and scatters; `operand_shapes` are those of the first three operands.
     """
     instructions, count = program.instructions, len(program.instructions)
     index_vector_dim = np.full(count, -1, dtype=np.int64)
@@ -87,8 +84,7 @@ def extra_features(program: Program) -> dict[str, Int64]:
 
 def write_extra(graph: Path, program: Program) -> Path:
     """Write the extra features next to a graph's npz file, in one step; equal content gives equal bytes."""
-    path = extra_path(graph)
-    arrays = extra_features(program)
+    path, arrays = extra_path(graph), extra_features(program)
     write_atomic(path, lambda file: np.savez_compressed(file, allow_pickle=False, **arrays))
     return path
 
@@ -113,11 +109,8 @@ def read_extra(graph: Path, nodes: int) -> Extra:
             if file.keys != EXTRA_SHAPES.keys():
                 raise DataError("keys", f"{sorted(EXTRA_SHAPES)}", sorted(file.keys))
             for key, shape in EXTRA_SHAPES.items():  # before anything is read
-                if (found := file.header(key)[0]) != (nodes, *shape):
-                    raise DataError(key, f"shape {(nodes, *shape)}", found)
-            arrays = {key: file.read(key) for key in EXTRA_SHAPES}
-        for key, shape in EXTRA_SHAPES.items():
-            check_array(key, arrays[key], np.int64, (nodes, *shape))
+                if (found := file.header(key)) != ((nodes, *shape), np.dtype(np.int64)):
+                    raise DataError(key, f"shape {(nodes, *shape)} and dtype int64", found)
+            return {key: file.read(key) for key in EXTRA_SHAPES}
     except DataError as error:
         raise error.in_file(path) from None
-    return arrays

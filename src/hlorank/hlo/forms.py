@@ -131,13 +131,9 @@ def hlo_text(module: bytes) -> str:
 
 
 def as_protobuf(file: BinaryIO) -> bytes:
-    """Return the serialized protobuf of a program in any form.
+    """Return the serialized protobuf of a program in any form; files that `read_records` refuses are a DataError.
 
     HLO text and StableHLO, also compressed by xz or gzip, are told apart by the content; other data are a protobuf.
-
-    Raises:
-        DataError: the file has more than MAX_BYTES, is damaged, is text of another kind, or is refused by XLA's
-            parser; or it is text or StableHLO and jaxlib is not installed.
     """
     file.seek(0)
     data = file.read(MAX_BYTES + 1)

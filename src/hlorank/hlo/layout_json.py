@@ -52,12 +52,9 @@ class NamedLayout:
 
 
 class NamedNodes:
-    """Configurable nodes of a module with the names of their instructions.
+    """Configurable nodes of a module, as `flatten` orders them, with the names of their instructions.
 
-    Args:
-        module: the module; a broken one is refused with DataError.
-        node_ids: (configurable nodes,) the nodes, as `flatten` orders them.
-        assigned: the layouts in the module are those that the compiler chose; before layout assignment they are not.
+    `assigned` says that the layouts in the module are those that the compiler chose, as after layout assignment.
     """
 
     def __init__(self, module: HloModuleProto, node_ids: Int64, *, assigned: bool = False) -> None:
@@ -150,13 +147,7 @@ def module_fingerprint(module: HloModuleProto) -> str:
 
 
 def to_configuration(module: HloModuleProto, layouts: Layouts, about: Mapping[str, Any]) -> ModuleConfiguration:
-    """Return layouts of a module as a configuration.
-
-    Args:
-        module: the module; a broken one is refused with DataError.
-        layouts: (configurable nodes, 18) int8, the nodes as in `layout_space`.
-        about: `hlorank`, `model`, `collection`, `rank` and `score`.
-    """
+    """Return layouts of a module, as in `layout_space`, with `hlorank`, `model`, `collection`, `rank` and `score`."""
     instructions: list[InstructionLayouts] = []
     for named in NamedNodes(module, layout_space(module).node_ids).layouts(layouts):
         if any(layout.after is not None for layout in named):
@@ -168,11 +159,9 @@ def to_configuration(module: HloModuleProto, layouts: Layouts, about: Mapping[st
 
 
 def module_layouts(module: HloModuleProto, configuration: ModuleConfiguration) -> Layouts:
-    """Return a configuration as layouts of a module: (configurable nodes, 18) int8, the nodes as in `layout_space`.
+    """Return a configuration as layouts of a module, (configurable nodes, 18) int8, as in `layout_space`.
 
-    Raises:
-        DataError: the configuration is that of another module; an entry was changed to a node that is not configurable
-            or has other shapes, or to a layout that is not a permutation of its dimensions; or the module is broken.
+    A configuration of another module, or whose entries were changed to what the module has not, is a DataError.
     """
     if (own := module_fingerprint(module)) != configuration.fingerprint:
         raise DataError("fingerprint of the module", configuration.fingerprint, f"{own}, another module")

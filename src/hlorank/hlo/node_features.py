@@ -161,14 +161,9 @@ def put_lists(features: NDArray[np.number], columns: Columns, rows: Int64, lists
 
 
 def node_features(instructions: Sequence[HloInstructionProto], is_root: NDArray[np.bool_]) -> Float32:
-    """Compute the official features of nodes, of a shape of more than six dimensions the first six, and their totals.
+    """Compute the official features of nodes, (nodes, 140) float32, padded with 0; the columns are in `COLUMNS`.
 
-    Args:
-        instructions: instructions in node order.
-        is_root: (nodes,) bool, true for the root of each computation.
-
-    Returns:
-        (nodes, 140) float32, padded with 0; the columns are those of `COLUMNS`.
+    `is_root` (nodes,) is true for the root of each computation. Totals are of all values, also of those left out.
     """
     count = len(instructions)
     features = np.zeros((count, NODE_FEATURES), dtype=np.float32)

@@ -108,9 +108,9 @@ def _uses(
         start += len(computation.instructions)
 
 
-def _edges(uses: list[tuple[list[int], list[int]]]) -> Int64:
+def _edges(used: list[list[int]]) -> Int64:
     """Return the distinct rows [user, used], sorted: (edges, 2) int64."""
-    count, used = len(uses), [operands + roots for operands, roots in uses]
+    count = len(used)
     users = np.repeat(np.arange(count), [len(nodes) for nodes in used])
     keys = np.unique(users * count + np.fromiter(chain.from_iterable(used), np.int64, len(users)))
     return np.stack([keys // count, keys % count], axis=1)
@@ -161,15 +161,11 @@ def _topological_order(computation_of: Int64, edges: Int64) -> Int64:
 
 
 def flatten(module: HloModuleProto) -> Program:
-    """Flatten a module.
+    """Flatten a module; a broken or too large one is refused with DataError.
 
     Nodes have the order in which the module stores its computations and instructions. Where that order is not
     topological, computations move behind those that they call and instructions behind their operands, each as little
     as possible.
-
-    Raises:
-        DataError: there are too many instructions or operands, a dimension is unbounded, an id is repeated or unknown,
-            a root is missing, or operands or calls have a cycle.
     """
     computations = module.computations
     if not computations:
@@ -177,7 +173,7 @@ def flatten(module: HloModuleProto) -> Program:
     _check_size(computations)
     roots = _roots(computations)
     uses = list(_uses(computations, roots))
-    operands, edges = [nodes for nodes, _ in uses], _edges(uses)
+    operands, edges = [nodes for nodes, _ in uses], _edges([nodes + called for nodes, called in uses])
     instructions = [instruction for computation in computations for instruction in computation.instructions]
     sizes = [len(computation.instructions) for computation in computations]
     computation_of = np.repeat(np.arange(len(computations)), sizes)

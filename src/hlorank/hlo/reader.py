@@ -238,12 +238,8 @@ def featurize(record: Record, kind: Kind | None = None) -> tuple[MeasuredGraph, 
     """Make a graph with the official features of a record; return it with the program that its nodes come from.
 
     Unknown opcodes and element types become 0, dimensions beyond the sixth are dropped, and a dynamic dimension is as
-    large as its bound, each with a warning. `kind` None is that of the record's runs, layouts for a dump.
-
-    Raises:
-        NothingToConfigureError: the record is a dump without a node whose layout can be configured, and `kind` is
-            layout.
-        DataError: a field of the record is wrong.
+    large as its bound, each with a warning. `kind` None is that of the record's runs, layouts for a dump. A wrong field
+    is a DataError, a dump without a node whose layout can be configured a NothingToConfigureError.
     """
     kind = kind or record.kind or "layout"
     try:

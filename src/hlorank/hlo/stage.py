@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -49,24 +48,18 @@ def stage_of(path: Path, module: HloModuleProto) -> Stage:
     opcodes = {instruction.opcode for computation in module.computations for instruction in computation.instructions}
     if module.HasField("schedule") or opcodes & _LAYOUT_OPCODES:
         return "after_layout_assignment"
-    if "call" in opcodes or _has_equal_constants(module.computations):
+    if "call" in opcodes or any(map(_has_equal_constants, module.computations)):
         return "before_optimizations"
     return "before_layout_assignment"
 
 
-def _has_equal_constants(computations: Iterable[HloComputationProto]) -> bool:
-    for computation in computations:
-        constants = [
-            (
-                constant.shape.SerializeToString(deterministic=True),
-                constant.literal.SerializeToString(deterministic=True),
-            )
-            for constant in computation.instructions
-            if constant.opcode == "constant" and constant.HasField("literal")
-        ]
-        if len({*constants}) < len(constants):
-            return True
-    return False
+def _has_equal_constants(computation: HloComputationProto) -> bool:
+    constants = [
+        tuple(part.SerializeToString(deterministic=True) for part in (constant.shape, constant.literal))
+        for constant in computation.instructions
+        if constant.opcode == "constant" and constant.HasField("literal")
+    ]
+    return len({*constants}) < len(constants)
 
 
 def needs_compilation(path: Path, module: HloModuleProto, collection: str) -> bool:
@@ -82,11 +75,7 @@ def needs_compilation(path: Path, module: HloModuleProto, collection: str) -> bo
 
 
 def before_layout_assignment(module: HloModuleProto) -> HloModuleProto:
-    """Compile a module for a CPU as `hlorank collect` does, and return it right before layout assignment.
-
-    Raises:
-        DataError: jax is not installed, or the module does not compile; `found` is the reason.
-    """
+    """Compile a module as `hlorank collect` does up to layout assignment; a DataError's `found` says why it fails."""
     try:
         return HloModuleProto.FromString(in_process("capture", module.SerializeToString()))
     except XlaError as error:

@@ -31,16 +31,10 @@ def has_jaxlib() -> bool:
 
 
 def in_process(work: str, data: bytes, *arguments: str) -> bytes:
-    """Run a job of the group `hlorank.xla` on data, in an interpreter of its own.
+    """Run the job of an entry point on data and other arguments, in an interpreter of its own.
 
-    Args:
-        work: name of the entry point.
-        data: first argument of the job.
-        arguments: its other arguments.
-
-    Raises:
-        XlaError: jaxlib or the entry point is not installed, or the job raises an exception, takes more than
-            MAX_SECONDS, or crashes.
+    XlaError is raised if jaxlib or the entry point is not installed, or the job raises an exception, takes more than
+    MAX_SECONDS, or crashes.
     """
     if not has_jaxlib():
         raise XlaError(f"no jaxlib: {INSTALL}")

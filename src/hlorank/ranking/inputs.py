@@ -14,10 +14,9 @@ from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, Mea
 from hlorank.data.npz import NpzFile
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.files import DataError
-from hlorank.hlo import layout_search
 from hlorank.hlo.extra import Extra, extra_features, read_extra
 from hlorank.hlo.hlo_pb2 import HloModuleProto
-from hlorank.hlo.layout_space import LayoutSpace, layout_space
+from hlorank.hlo.layout_space import LayoutSpace, layout_space, random
 from hlorank.hlo.reader import Record, featurize, read_records
 from hlorank.hlo.stage import TRAINED, Stage, before_layout_assignment, needs_compilation, stage_of
 
@@ -143,7 +142,7 @@ class GraphReader:
 
     def _with_candidates(self, measured: MeasuredGraph, space: LayoutSpace) -> MeasuredGraph:
         rng = np.random.default_rng(self.seed)
-        rows = layout_search.random(space, self.candidates, rng, lambda rows: np.zeros(len(rows)))
+        rows = random(space, self.candidates, rng, lambda rows: np.zeros(len(rows)))
         layouts = LayoutConfigurations.from_chunks(space.node_ids, [rows])
         unknown = Measurements(np.zeros(len(rows), dtype=np.int64))
         return MeasuredGraph(measured.name, measured.graph, layouts, unknown)

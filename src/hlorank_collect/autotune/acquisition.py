@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack
 from scipy.special import ndtr
 
 from hlorank.data.configurations import LAYOUT_DIMS, LAYOUT_TENSORS
 from hlorank.data.graph import Graph, Int64
-from hlorank.hlo.layout_space import Layouts
+from hlorank.hlo.layout_space import Float64, Layouts
 from hlorank.hlo.node_features import COLUMNS
-
-Float64 = NDArray[np.float64]
 
 # The scale of the prior fits the sample: the marginal likelihood of its log runtimes is highest about there, and the
 # gain that is found changes little within a factor of two (docs/explanation/autotuning.md).
@@ -30,10 +27,7 @@ _LEAST_EFFECT = 0.02  # score of a change that the model thinks irrelevant
 
 
 def node_kinds(graph: Graph, node_ids: Int64) -> Int64:
-    """Number nodes such that equal nodes, with operands of equal opcodes and shapes, have the same number.
-
-    A deep program repeats its layers: what speeds up a node speeds up the nodes of its kind.
-    """
+    """Number nodes such that equal nodes, with operands of equal opcodes and shapes, have the same number."""
     features = np.column_stack([graph.node_opcode, graph.node_feat])
     _, own = np.unique(features[node_ids], axis=0, return_inverse=True)
     # Up to the shape: the number of a parameter, for example, is another one in each layer.
@@ -125,8 +119,7 @@ class NodeEffects:
         """Choose configurations to measure together, each by its expected improvement after those before it.
 
         Each chosen one counts as measured with its expected runtime (kriging believer; Ginsbourger et al., Kriging is
-        well-suited to parallelize optimization, 2010), so that those with the same changes gain less: the batch is
-        diverse.
+        well-suited to parallelize optimization, 2010), so that those with the same changes gain less.
         """
         believed = dict(measured)
         best = min([0.0, *measured.values()])

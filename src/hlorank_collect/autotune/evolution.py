@@ -6,15 +6,12 @@ import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hlorank.data.configurations import LAYOUT_DIMS
 from hlorank.data.graph import Int64
-from hlorank.hlo.layout_search import random
-from hlorank.hlo.layout_space import Layouts, LayoutSpace
+from hlorank.hlo.layout_space import Float64, Layouts, LayoutSpace, random
 from hlorank_collect.autotune.acquisition import NodeEffects
 
-Float64 = NDArray[np.float64]
 Score = Callable[[Layouts], Float64]
 """Maps (configurations, configurable nodes, 18) configurations to their scores, larger = slower."""
 
@@ -30,11 +27,8 @@ class Evolution:
     A quarter is drawn at random around the default; the others descend from the configurations of the largest expected
     improvement, at most one of those that change nodes of the same kinds. A mutation changes layouts of all nodes of a
     kind at once, or of one of them: in a deep program, what gains by one layer is lost in the noise. The population
-    grows to `size` scored configurations, without those that give the scale, in `batches` calls of `choose`.
-
-    Attributes:
-        layouts: (configurations, configurable nodes, 18) int8, the default first.
-        scores: (configurations,), relative to the default, in standard deviations over random configurations.
+    `layouts`, the default first, grows to `size` configurations in `batches` calls of `choose`. Their `scores` are
+    relative to the default, in standard deviations over random configurations.
     """
 
     def __init__(

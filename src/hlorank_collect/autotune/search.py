@@ -9,17 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hlorank.data.configurations import LayoutConfigurations
 from hlorank.data.graph import Graph, Int64
-from hlorank.hlo.layout_search import random
-from hlorank.hlo.layout_space import Layouts, LayoutSpace
+from hlorank.hlo.layout_space import Float64, Layouts, LayoutSpace, random
 from hlorank.ranking.ranker import Ranker
 from hlorank_collect.autotune.acquisition import node_kinds
 from hlorank_collect.autotune.evolution import Evolution
 
-Float64 = NDArray[np.float64]
 CONFIDENCE = 0.95
 _RESAMPLES = 2000
 _BATCHES = 3  # what one measures, the next one uses
@@ -46,10 +43,7 @@ Candidates = RandomCandidates | Evolution
 def find_candidates(
     model: str | None, graph: Graph, space: LayoutSpace, count: int, budget: int, rng: np.random.Generator
 ) -> Candidates:
-    """Return `count` configurations that a trained model scores, or random ones without a model.
-
-    DataError is raised if the model ranks no layouts.
-    """
+    """Return `count` configurations that a trained model scores, or random ones; DataError if it ranks no layouts."""
     if model is None:
         return RandomCandidates(space, count, rng)
     ranker = Ranker(Path(model))
@@ -74,11 +68,8 @@ def propose(
 ) -> dict[int, float]:
     """Measure configurations batch by batch, and return the relative runtime of each in the order of trial.
 
-    Args:
-        choose: chooses a batch from the log runtimes of the measured, those not to choose, and a number.
-        measure: returns the relative runtimes of some configurations, inf for those that fail.
-        budget: number of configurations to measure, without those that fail.
-        deadline: `time.monotonic()` after which no batch is begun.
+    `choose` gets the log runtimes of the measured, those not to choose, and a number; `measure` returns inf for those
+    that fail, which cost no budget.
     """
     tried: dict[int, float] = {}
     left = budget
@@ -110,8 +101,7 @@ class Speedup:
 def speedup(times: Float64, configuration: int, rng: np.random.Generator) -> Speedup:
     """Estimate the speedup of one configuration over the default, whose times are in the first column.
 
-    The estimate is the median over rounds of the quotient of both times in a round, in which effects on whole rounds
-    cancel; its interval is the percentile bootstrap over rounds. `times` is (rounds, configurations).
+    The estimate is the median over rounds of the quotient of both times, in which effects on whole rounds cancel.
     """
     from scipy.stats import bootstrap
 

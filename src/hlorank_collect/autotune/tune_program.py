@@ -22,7 +22,7 @@ from hlorank_collect.autotune.tuned import ApplyTask, TuneTask
 from hlorank_collect.compiled_layouts import CompiledLayouts, captured, configurable
 from hlorank_collect.program import SkippedError
 from hlorank_collect.task import Progress, Report
-from hlorank_collect.timing import Float64, Rounds, measure
+from hlorank_collect.timing import Float64, Rounds
 
 _FINALISTS = 5
 _MIN_ROUNDS = 10  # measured even after the time limit: half of them select, and the interval needs five more
@@ -63,6 +63,10 @@ def tune(task: TuneTask, report: Report) -> dict[str, Any]:
     return about
 
 
+def _tried(layouts: Layouts, score: float | None, relative: float) -> dict[str, Any]:
+    return {"configuration": configuration_name(layouts), "score": score, "relative_runtime": relative}
+
+
 def _final(
     compiled: CompiledLayouts,
     candidates: Candidates,
@@ -77,14 +81,7 @@ def _final(
     outcome: dict[str, Any] = {
         "candidates": len(layouts) - 1,
         "budget": task.budget,
-        "measured": [
-            {
-                "configuration": configuration_name(layouts[candidate]),
-                "score": candidates.score(candidate),
-                "relative_runtime": relative,
-            }
-            for candidate, relative in measured.items()
-        ],
+        "measured": [_tried(layouts[one], candidates.score(one), relative) for one, relative in measured.items()],
         "left_out": compiled.left_out,
         "speedup": None,
         "rounds": 0,
@@ -93,28 +90,14 @@ def _final(
         return 0, outcome
     known = [*measured]
     finalists = [0, *(known[place] for place in ranking([*measured.values()])[:_FINALISTS])]
-    times = _timed(compiled, layouts[finalists], task, rng, deadline, report, _COMPILE_SHARE)
+    times = compiled.measure(layouts[finalists], rng, _rounds(task), deadline, report, _COMPILE_SHARE)
     column, found = winner(times, rng)
     outcome |= {"speedup": dataclasses.asdict(found), "rounds": len(times)}
     return finalists[column] if found.real else 0, outcome
 
 
-def _timed(
-    compiled: CompiledLayouts,
-    layouts: Layouts,
-    task: TuneTask,
-    rng: np.random.Generator,
-    deadline: float,
-    report: Report,
-    begun: float,
-) -> Float64:
-    """Measure configurations in all rounds; `begun` is the share of the work that is finished before."""
-
-    def heartbeat(done: int) -> None:
-        report(Progress("measure", share=begun + (1 - begun) * done / task.rounds))
-
-    rounds = Rounds(min=task.rounds, max=task.rounds, certain=_MIN_ROUNDS)
-    return measure(compiled.timer(layouts), len(layouts), rng, rounds, deadline=deadline, heartbeat=heartbeat)
+def _rounds(task: TuneTask) -> Rounds:
+    return Rounds(min=task.rounds, max=task.rounds, certain=_MIN_ROUNDS)
 
 
 def _configuration(task: ApplyTask, chosen: ModuleConfiguration, module: HloModuleProto) -> Layouts:
@@ -138,7 +121,7 @@ def _measured(task: ApplyTask, compiled: CompiledLayouts, both: Layouts, deadlin
     different = both[: len({*texts})]
     if len(different) == 1 and not task.again:
         return np.zeros((0, 1))
-    return _timed(compiled, different, task, task.rng(task.program), deadline, report, 0.6)
+    return compiled.measure(different, task.rng(task.program), _rounds(task), deadline, report, 0.6)
 
 
 def apply(task: ApplyTask, report: Report) -> dict[str, Any]:
@@ -160,21 +143,13 @@ def apply(task: ApplyTask, report: Report) -> dict[str, Any]:
     compiled = CompiledLayouts(module, space, inputs, task.platform, before, task.left_out)
     times = _measured(task, compiled, np.stack([space.default, layouts]), start + task.time_limit, report)
     found = speedup(times, 1, task.rng(program.name)) if times.shape[1] == 2 else None
-    outcome: dict[str, Any] = {
-        "applied": task.applied,
-        "candidates": 1,
-        "budget": 1,
-        "measured": [],
-        "left_out": {},
-        "speedup": None,
-        "rounds": len(times),
-        "seconds": {"all": round(time.monotonic() - start, 2)},
-    }
+    outcome: dict[str, Any] = {"applied": task.applied, "candidates": 1, "budget": 1, "measured": [], "left_out": {}}
+    seconds = {"all": round(time.monotonic() - start, 2)}
+    outcome |= {"speedup": None, "rounds": len(times), "seconds": seconds}
     if len(times):
         outcome["runtime_ns"] = dict(zip(("default", "tuned"), np.median(times, axis=0).tolist(), strict=False))
     if found is not None:
-        measured = {"configuration": configuration_name(layouts), "score": chosen.score}
-        outcome["measured"] = [{**measured, "relative_runtime": 1 / found.estimate}]
+        outcome["measured"] = [_tried(layouts, chosen.score, 1 / found.estimate)]
         outcome["speedup"] = dataclasses.asdict(found)
     wins = found is not None and found.real
     task = dataclasses.replace(task, reference=chosen.model)

@@ -80,13 +80,8 @@ class TuneTask(Task):
     ) -> dict[str, Any]:
         """Return the content of the JSON file, of the layouts that won and of what the search says about them."""
         changed = bool((layouts != -1).any())
-        about = {
-            "hlorank": __version__,
-            "model": self.reference or "random",
-            "collection": self.collection,
-            "rank": 1,
-            "score": score or 0.0,
-        }
+        ranked = {"collection": self.collection, "rank": 1, "score": score or 0.0}
+        about = {"hlorank": __version__, "model": self.reference or "random", **ranked}
         return {
             "name": name,
             "program": self.program,
@@ -156,8 +151,7 @@ def remeasure_tasks(files: Sequence[Path], settings: Mapping[str, Any]) -> tuple
 class Tuned:
     """A tuned program, called like the function that was tuned.
 
-    It is compiled again, with the configuration in the JSON file that tuning wrote, and its outputs on the example
-    arguments are compared with those of the compiler's default.
+    It is compiled again, with the configuration in the JSON file that tuning wrote, and compared with the default.
 
     Raises:
         ConfigError: the saved program is neither a file nor importable.

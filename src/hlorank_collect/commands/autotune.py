@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hlorank.config import ConfigError
 from hlorank.config.section import read_section
@@ -14,22 +13,17 @@ from hlorank.hlo.layout_json import EXPECTED, ModuleConfiguration
 from hlorank.terminal import add_number
 from hlorank_collect.commands import common
 
-if TYPE_CHECKING:
-    from hlorank_collect.task import Task
-
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the subcommand."""
     parser = common.add_command(
         commands,
-        "autotune",
         run,
-        does="find a faster layout configuration of a program with a trained model",
-        description=(
-            "Searches for promising layout configurations of a program with a trained model, compiles and measures the "
-            "most promising ones next to the compiler's default, and saves the fastest one. One whose outputs "
-            "differ from the default's cannot win; where none is faster beyond noise, the default wins."
-        ),
+        "autotune",
+        "find a faster layout configuration of a program with a trained model",
+        "Searches for promising layout configurations of a program with a trained model, compiles and measures the "
+        "most promising ones next to the compiler's default, and saves the fastest one. One whose outputs differ from "
+        "the default's cannot win; where none is faster beyond noise, the default wins.",
     )
     common.add_program_arguments(parser.add_argument_group("programs"))
     how = parser.add_argument_group("configurations")
@@ -108,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     model = None if arguments.model is None else _model(arguments.model)  # before any program is compiled
     require_device(arguments.platform)
     settings = common.task_settings(arguments, f"layout:{arguments.platform}:random")
-    tasks: Sequence[Task]
+    tasks: list[TuneTask] | list[ApplyTask]
     broken: dict[str, str] = {}
     programs = common.program_fields(arguments)
     if arguments.remeasure:

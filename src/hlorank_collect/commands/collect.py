@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hlorank.compute import map_graphs
 from hlorank.config import ComputeConfig, ConfigError
 from hlorank.data.collection import Collection
 from hlorank.terminal import add_number
 from hlorank_collect.commands import common
-
-if TYPE_CHECKING:
-    from hlorank_collect.task import Task
 
 _MEASURES = {"hlorank_measure": 1.0}
 """Resource of a node that measures: one program takes all of it."""
@@ -25,14 +22,12 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the subcommand."""
     parser = common.add_command(
         commands,
-        "collect",
         run,
-        does="measure layouts or tiles of programs on the XLA backend of this machine",
-        description=(
-            "Measures configurations of programs and writes them as npz files of the official schema, each next to a "
-            "JSON file that describes its measurement. A program that was measured with the same settings is not "
-            "measured again: to continue, give the same command."
-        ),
+        "collect",
+        "measure layouts or tiles of programs on the XLA backend of this machine",
+        "Measures configurations of programs and writes them as npz files of the official schema, each next to a JSON "
+        "file that describes its measurement. A program that was measured with the same settings is not measured "
+        "again: to continue, give the same command.",
     )
     common.add_program_arguments(parser.add_argument_group("programs"))
     what = parser.add_argument_group("collection")
@@ -82,6 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     from hlorank_collect.program import require_device, require_jax
     from hlorank_collect.record import read_left_out, record_left_out
     from hlorank_collect.run_tasks import run_tasks
+    from hlorank_collect.task import LayoutTask, Task, TileTask
 
     require_jax()
     collection = _collection(arguments.collection)
@@ -95,21 +91,14 @@ def run(arguments: argparse.Namespace) -> int:
     read_left_out(arguments.out)  # raises before anything is measured
     if arguments.ray is None:
         require_device(collection.source)  # of a cluster, the nodes have it
-    tasks = _tasks(arguments, collection, programs)
+    kind: Callable[..., Task] = LayoutTask
+    if collection.kind == "tile":
+        kind = partial(TileTask, kernels=arguments.kernels)
+    settings = common.task_settings(arguments, str(collection))
+    tasks = [kind(**program, **settings) for program in programs]
     record = partial(record_left_out, arguments.out, collection)
     cluster = None
     if arguments.ray is not None:
         config = ComputeConfig.of_cluster(arguments.ray, gpus=collection.source == "gpu")
         cluster = partial(map_graphs, settings=config, outputs=[arguments.out], resources=_MEASURES)
     return common.status(run_tasks(tasks, **common.supervision(arguments), record=record, cluster=cluster).left_out)
-
-
-def _tasks(
-    arguments: argparse.Namespace, collection: Collection, programs: Sequence[Mapping[str, Any]]
-) -> Sequence[Task]:
-    from hlorank_collect.task import LayoutTask, TileTask
-
-    settings = common.task_settings(arguments, str(collection))
-    if collection.kind == "tile":
-        return [TileTask(**program, **settings, kernels=arguments.kernels) for program in programs]
-    return [LayoutTask(**program, **settings) for program in programs]

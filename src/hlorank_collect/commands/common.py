@@ -23,16 +23,15 @@ _log = logging.getLogger(__name__)
 
 def add_command(
     commands: argparse._SubParsersAction[Any],
-    name: str,
     run: Callable[[argparse.Namespace], int],
-    *,
+    name: str,
     does: str,
-    description: str,
+    about: str,
 ) -> argparse.ArgumentParser:
     """Add a subcommand that needs jax, and return its parser; without jax the help names the line that installs it."""
     short = does if has_jaxlib() else f"{does} (needs jax: {INSTALL})"
     parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=short, description=f"{description} Needs jax: {INSTALL}."
+        name, help=short, description=f"{about} Needs jax: {INSTALL}."
     )
     parser.set_defaults(run=run)
     return parser

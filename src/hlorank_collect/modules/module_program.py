@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -21,7 +20,7 @@ from hlorank_collect import xla
 from hlorank_collect.machine import memory_limit
 from hlorank_collect.modules.dataflow import Dataflow, Demand, Value, demands, leaves
 from hlorank_collect.modules.scale_batch import scale_batch
-from hlorank_collect.program import Program, SkippedError, Traced
+from hlorank_collect.program import SCALE, Program, SkippedError, Traced, file_name
 
 ELEMENT_TYPES = {
     1: "bool", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "uint8", 7: "uint16", 8: "uint32", 9: "uint64",
@@ -32,7 +31,6 @@ ELEMENT_TYPES = {
 }  # fmt: skip
 """Names of the element types that arrays can have, by xla.PrimitiveType; those not of NumPy are jax's."""
 _OTHER_TYPES = {17: "token", 14: "opaque", 30: "s1", 31: "u1"}
-_SCALE = 0.1  # small enough for deep programs to stay finite
 _PERIOD = 1_000_003  # floats that are drawn; a large array repeats them, as drawing takes longer than running. A prime
 _KEYS = (2, 4)  # words of a key of random numbers
 _U32 = 8
@@ -42,7 +40,6 @@ _COLLECTIVES = (
     "reduce-scatter",
 )  # fmt: skip
 _LARGE = ("convolution", "dot", "gather", "scatter", "sort")  # whose results are in memory as a whole
-_UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
 
 
 def prepare(module: HloModuleProto) -> None:
@@ -77,9 +74,8 @@ def check_measurable(module: HloModuleProto) -> None:
         for _, array in leaves(parameter.shape):
             if array.element_type not in ELEMENT_TYPES:
                 name = _OTHER_TYPES.get(array.element_type, f"number {array.element_type}")
-                raise SkippedError(
-                    f"instruction {parameter.name}: no values can be drawn for a parameter of type {name}"
-                )
+                why = f"no values can be drawn for a parameter of type {name}"
+                raise SkippedError(f"instruction {parameter.name}: {why}")
 
 
 def _bytes(shape: ShapeProto) -> int:
@@ -97,12 +93,10 @@ def check_memory(module: HloModuleProto, limit: int) -> None:
     results = [(_bytes(one.shape), one.name) for one in everything if one.opcode in _LARGE and one is not root]
     largest, name = max(results, default=(0, "none"))
     if inputs + outputs + largest > limit:
-        sizes = f"inputs {_gigabytes(inputs)}, outputs {_gigabytes(outputs)}, instruction {name} {_gigabytes(largest)}"
-        raise SkippedError(f"it is too large for {_gigabytes(limit)} of memory: {sizes}")
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:.1f} GB"
+        sizes = (
+            f"inputs {inputs / 1e9:.1f} GB, outputs {outputs / 1e9:.1f} GB, instruction {name} {largest / 1e9:.1f} GB"
+        )
+        raise SkippedError(f"it is too large for {limit / 1e9:.1f} GB of memory: {sizes}")
 
 
 def draw(shape: ShapeProto, demand: Demand, rng: np.random.Generator) -> NDArray[Any]:
@@ -110,11 +104,11 @@ def draw(shape: ShapeProto, demand: Demand, rng: np.random.Generator) -> NDArray
     name, size = ELEMENT_TYPES[shape.element_type], tuple(shape.dimensions)
     if "float" in name or "complex" in name:
         count = min(math.prod(size), _PERIOD)
-        values: NDArray[Any] = _SCALE * rng.standard_normal(count)
+        values: NDArray[Any] = SCALE * rng.standard_normal(count)
         if demand.positive or name in _UNSIGNED_FLOATS:
             values = np.abs(values)
         if "complex" in name:
-            values = values + _SCALE * 1j * rng.standard_normal(count)
+            values = values + SCALE * 1j * rng.standard_normal(count)
         return np.resize(values.astype(name), size)
     if shape.element_type == _U32 and demand.bound is None and size and size[-1] in _KEYS:
         return rng.integers(0, 2**32, size, dtype=np.uint32)
@@ -125,12 +119,10 @@ def draw(shape: ShapeProto, demand: Demand, rng: np.random.Generator) -> NDArray
 
 
 def draw_inputs(module: HloModuleProto, seed: int) -> Iterator[NDArray[Any]]:
-    """Draw the inputs of a module that `check_measurable` accepts, one after the other: each may be large.
+    """Draw the inputs of a module, each array and element of a tuple on its own, by the number of the parameter.
 
-    Floats are normal with standard deviation 0.1, or their absolute values where a root or a logarithm of them is
-    taken; those of a large array repeat. Integers that index are uniform in the smallest dimension that they index;
-    u32 arrays of keys of random numbers are any; other integers and booleans are 0 or 1. The values of a parameter
-    depend on its number only. The elements of a tuple are arrays of their own.
+    Floats are normal, or their absolute values where a root or a logarithm is taken. Integers that index are uniform in
+    the smallest dimension that they index; u32 keys of random numbers are any; other integers and booleans are 0 or 1.
     """
     import jax  # noqa: F401 (its types have names in NumPy then)
 
@@ -193,6 +185,6 @@ class ModuleProgram(Program):
 
 def module_program(path: Path, seed: int = 0, scale_batch: int | None = None) -> ModuleProgram:
     """Return the program in a file, which is not read yet; its family is its name up to the first dot."""
-    name = _UNSAFE.sub("-", graph_name(path)).strip("-.") or "module"
+    name = file_name(graph_name(path)).strip("-.") or "module"
     scaled = name if scale_batch is None else f"{name}.b{scale_batch}"
     return ModuleProgram(scaled, name.split(".")[0], path, seed, scale_batch)

@@ -12,13 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.hlo.hlo_pb2 import (
-    HloComputationProto,
-    HloInstructionProto,
-    HloModuleProto,
-    ShapeProto,
-    TileSizeConfig,
-)
+from hlorank.hlo.hlo_pb2 import HloComputationProto, HloInstructionProto, HloModuleProto, ShapeProto, TileSizeConfig
 
 ELEMENT_TYPES: dict[int, str] = {10: "float16", 11: "float32", 16: "bfloat16"}
 """Element types of measured products, by xla.PrimitiveType: those that Triton multiplies on tensor cores."""
@@ -194,28 +188,16 @@ class GemmConfiguration:
         return f"{blocks}.split{self.split_k}.stages{self.num_stages}.warps{self.num_warps}"
 
     def options(self) -> dict[str, str | int | bool]:
-        """Return the compiler options of a module that holds one dot.
-
-        The override applies to all Triton GEMMs of a module. Its own split_k stays 1: a separate pass of XLA splits
-        products, with an option of its own, and the Triton backend rejects other values.
-        """
+        """Return the compiler options of a module that holds one dot."""
+        # A separate pass of XLA splits products, with an option of its own; the Triton backend rejects other values.
         key = (
             f"block_m: {self.block_m} block_n: {self.block_n} block_k: {self.block_k} split_k: 1 "
             f"num_stages: {self.num_stages} num_warps: {self.num_warps} num_ctas: 1"
         )
-        return {
-            **OPTIONS,
-            "xla_gpu_override_gemm_autotuner": key,
-            "xla_gpu_experimental_force_split_k": self.split_k,
-        }
+        return {**OPTIONS, "xla_gpu_override_gemm_autotuner": key, "xla_gpu_experimental_force_split_k": self.split_k}
 
     def bounds(self, gemm: GemmSizes) -> TileSizeConfig:
-        """Return the configuration as bounds of a tile, the source of the 24 features of a tile configuration.
-
-        Returns:
-            Output bounds (1 for each batch dimension, block_m, block_n), kernel bounds (block_k), and as input bounds,
-            which the dataset hardly uses, split_k, num_stages and num_warps.
-        """
+        """Return the configuration as bounds of a tile; the dataset hardly uses input bounds, so they are the rest."""
         return TileSizeConfig(
             output_bounds=[*[1] * gemm.batch_dims, self.block_m, self.block_n],
             kernel_bounds=[self.block_k],
