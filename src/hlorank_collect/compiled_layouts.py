@@ -80,17 +80,10 @@ def configurable(module: HloModuleProto) -> LayoutSpace:
 class CompiledLayouts:
     """Configurations of one captured module, each compiled once; kept if its outputs equal those of the default.
 
-    SkippedError is raised where the default fails, or one of its outputs holds NaN.
-
-    Args:
-        module: the module.
-        space: its configurable layouts.
-        inputs: example inputs on the device.
-        platform: the backend.
-        before: called with the name of each configuration before it is compiled, None for the default.
-        forbidden: names of configurations to leave out untried -> reason; the attribute `left_out` has all.
-        deadline: `time.monotonic()` after which only the default is compiled.
-        fast_compile: compile without fusion emitters on a CPU, and where outputs differ again with them (`recompiled`).
+    SkippedError is raised where the default fails, or one of its outputs holds NaN. `before` is called with the name of
+    each configuration before it is compiled, None for the default. Those in `forbidden` are left out untried, and after
+    the deadline, a `time.monotonic()`, all but the default; `left_out` has them with their reasons. `fast_compile`
+    compiles without fusion emitters on a CPU, and again with them where outputs differ: `recompiled` has these.
     """
 
     def __init__(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,18 +80,6 @@ def timer_of(run: Callable[[int], object]) -> Timer:
     return timer
 
 
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def measure(
     timer: Timer,
     configurations: int,
@@ -107,7 +95,11 @@ def measure(
     after each round with the number of finished rounds. A time that is not positive and finite raises ValueError.
     """
     done: list[Float64] = []
-    with _no_garbage_collection():
+    gc.collect()
+    with ExitStack() as stack:
+        if gc.isenabled():
+            gc.disable()
+            stack.callback(gc.enable)
         while len(done) < rounds.max:
             row = np.empty(configurations)
             for index in rng.permutation(configurations).tolist():

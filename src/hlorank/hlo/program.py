@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from itertools import chain
 
 import numpy as np
@@ -121,26 +122,20 @@ def _used_first(count: int, edges: Int64, name: Callable[[int], str]) -> Int64:
 
     Ids that use each other in a cycle are refused with DataError, which `name` names.
     """
-    waiting = np.bincount(edges[:, 0], minlength=count)
-    by_used = edges[np.argsort(edges[:, 1], kind="stable")]
-    bounds = np.searchsorted(by_used[:, 1], np.arange(count + 1))
-    ready = np.flatnonzero(waiting == 0).tolist()
-    order = []
-    while ready:
-        order.append(used := heapq.heappop(ready))
-        for user in by_used[bounds[used] : bounds[used + 1], 0].tolist():
-            waiting[user] -= 1
-            if not waiting[user]:
-                heapq.heappush(ready, user)
-    if len(order) < count:
-        # Each unsorted id uses another unsorted id, so following the uses leads into a cycle.
-        following = {user: used for user, used in edges.tolist() if waiting[user] and waiting[used]}
-        seen: set[int] = set()
-        user = next(iter(following))
-        while user not in seen:
-            seen.add(user)
-            user = following[user]
-        raise DataError(name(user), "no cycles of operands and calls", "a cycle through it")
+    sorter = TopologicalSorter(dict.fromkeys(range(count), ()))
+    for user, used in edges.tolist():
+        sorter.add(user, used)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        raise DataError(name(error.args[1][0]), "no cycles of operands and calls", "a cycle through it") from None
+    ready: list[int] = []
+    order: list[int] = []
+    while sorter.is_active():
+        for one in sorter.get_ready():
+            heapq.heappush(ready, one)
+        order.append(heapq.heappop(ready))
+        sorter.done(order[-1])
     return np.array(order, dtype=np.int64)
 
 

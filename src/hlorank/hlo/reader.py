@@ -194,12 +194,7 @@ def read_records(path: Path) -> Iterator[Record]:
     HLO text, StableHLO, HloModuleProto and HloProto (a compiler's dump), ModuleTuningData and TuningData (TpuGraphs'
     records) are distinguished by their content, also in files compressed by xz or gzip; fields of other versions of the
     schema are ignored. A graph is named after its file, a graph of a TuningData after its file and fingerprint, as in
-    the dataset.
-
-    Raises:
-        DataError: the file is missing, a folder or a pipe, empty, truncated, another message or another text, or has
-            more bytes, modules, instructions or runs than the limits; it is text that XLA's parser refuses, at a line
-            and a column, or jaxlib is not installed to parse it.
+    the dataset. DataError says why a file cannot be read, for text with the line and the column.
     """
     with open_file(path, _EXPECTED) as file:
         yield from parse_records(file, path)

@@ -37,11 +37,8 @@ def stage_of(path: Path, module: HloModuleProto) -> Stage:
     """Return the stage of a module, by the name of its file, or else by its content.
 
     A schedule, copies and bitcasts are made after layout assignment. Calls and equal constants are removed before it.
-    Layouts other than the default and metadata are in modules of all stages, and in TpuGraphs' modules fusions, too. A
-    module without such a sign counts as one right before layout assignment.
-
-    The name of a module that hlorank wrote with the layouts of a configuration does not count: it is that of the file
-    that was ranked, whose module may have been compiled.
+    A module without such a sign counts as one right before layout assignment. The name of a module that hlorank wrote
+    with the layouts of a configuration does not count: it is that of the file that was ranked.
     """
     if (named := named_stage(path)) is not None and not is_constrained(module):
         return named

@@ -99,7 +99,7 @@ class Speedup:
 
 
 def speedup(times: Float64, configuration: int, rng: np.random.Generator) -> Speedup:
-    """Estimate the speedup of one configuration over the default, whose times are in the first column.
+    """Estimate the speedup of a configuration from (rounds, configurations) times, those of the default first.
 
     The estimate is the median over rounds of the quotient of both times, in which effects on whole rounds cancel.
     """
