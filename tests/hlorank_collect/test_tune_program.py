@@ -141,7 +141,7 @@ def exported(module: HloModuleProto, order: list[int]) -> Layouts:
 
 
 def apply_task(**changes: Any) -> ApplyTask:
-    fixed = {"output": "tuned", "rounds": 6, "time_limit": 300.0, "applied": "own.json"}
+    fixed: dict[str, Any] = {"output": "tuned", "rounds": 6, "time_limit": 300.0, "applied": "own.json"}
     return small_task(ApplyTask, **{**DOTS, **fixed, **changes})
 
 

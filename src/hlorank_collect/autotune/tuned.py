@@ -80,7 +80,7 @@ class TuneTask(Task):
     ) -> dict[str, Any]:
         """Return the content of the JSON file, of the layouts that won and of what the search says about them."""
         changed = bool((layouts != -1).any())
-        ranked = {"collection": self.collection, "rank": 1, "score": score or 0.0}
+        ranked: dict[str, Any] = {"collection": self.collection, "rank": 1, "score": score or 0.0}
         about = {"hlorank": __version__, "model": self.reference or "random", **ranked}
         return {
             "name": name,
