@@ -10,10 +10,11 @@ import shutil
 import signal
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO, TextIOWrapper
+from typing import Any
 
 from rich.box import Box
 from rich.cells import cell_len
@@ -87,12 +88,19 @@ class Column:
         rank: columns take their place in this order, as long as the table fits; 0 is always shown.
         number: the cells are aligned to the right.
         detail: shown only if all columns are asked for.
+        form: format of the values, such as `,` or `.4f`.
     """
 
     title: str
     rank: int = 0
     number: bool = False
     detail: bool = False
+    form: str = ""
+
+
+def cells(columns: Mapping[str, Column], values: Mapping[str, Any]) -> list[str]:
+    """Return the cell of each column: the value of its key, formatted, or nothing if there is none."""
+    return ["" if values.get(key) is None else format(values[key], column.form) for key, column in columns.items()]
 
 
 def print_table(

@@ -115,17 +115,12 @@ def test_every_file_of_conf_loads_unchanged(group: str, option: str) -> None:
     ("key", "value", "message"),
     [
         ("tracking.zzz", 1, "tracking.zzz: no such key; expected one of uri, experiment, artifacts"),
-        ("trainer.max_epochs", "many", "trainer.max_epochs=many: Input should be a valid integer"),
         ("trainer.max_epochs", 2.5, "trainer.max_epochs=2.5: Input should be a valid integer"),
         ("trainer.max_epochs", True, "trainer.max_epochs=true: expected a number"),
         ("trainer.max_epochs", None, "trainer.max_epochs=null: Input should be a valid integer"),
         ("trainer.max_epochs", 0, "trainer.max_epochs=0: Input should be greater than or equal to 1"),
-        ("trainer.learning_rate", False, "trainer.learning_rate=false: expected a number"),
         ("trainer.learning_rate", "nan", "trainer.learning_rate=nan: Input should be a finite number"),
         ("trainer.precision", "16", "trainer.precision=16: Input should be '32-true', 'bf16-mixed' or '16-mixed'"),
-        ("model.opcode_init", "perhaps", "model.opcode_init=perhaps: Input should be a valid boolean"),
-        ("evaluate.splits", "valid", "evaluate.splits=valid: Input should be a valid list"),
-        ("model.pooling", [], "model.pooling=[]: List should have at least 1 item"),
         ("baseline.strengths", [1.0, 0.0], "baseline.strengths.1=0.0: Input should be greater than 0"),
         ("paths", None, "paths=null: Input should be a valid dictionary"),
         ("paths.raw", "s3://store/raw", "paths.raw=s3://store/raw: expected a folder"),
@@ -188,20 +183,17 @@ def test_all_mistakes_are_reported_at_once() -> None:
     assert sorted(keys) == ["seed", "trainer.max_epoch", "trainer.max_epochs"]
 
 
-@pytest.mark.parametrize(
-    ("values", "known", "key"),
-    [
-        ({"data.origin": "sever"}, ["local", "tpugraphs"], "data.origin=sever"),
-        ({"model.block": ["TransformerConv", "TransformrConv"]}, ["sage"], "model.block.1=TransformrConv"),
-        ({"loss": {"listmel": 1.0}}, ["listmle", "hinge"], "loss.listmel=listmel"),
-        ({"method": "gts"}, ["gst", "full", "gradient_boosting"], "method=gts"),
-    ],
-)
-def test_names_of_extension_points_are_checked(values: dict[str, Any], known: list[str], key: str) -> None:
-    (line,) = mistakes(values)
-    assert line.startswith(f"{key}: expected one of ")
-    assert set(known) <= set(line.partition("one of ")[2].split(", "))
-    load_composed(changed(values))  # a stage that does not use the name leaves it alone
+def test_names_of_extension_points_are_checked_by_the_stages_that_use_them() -> None:
+    layers = {"model.block": ["TransformerConv", "TransformrConv"]}
+    for values, known, key in (
+        ({"data.origin": "sever"}, {"local", "tpugraphs"}, "data.origin=sever"),
+        (layers, {"sage"}, "model.block.1=TransformrConv"),
+        ({"method": "gts"}, {"gst", "full", "gradient_boosting"}, "method=gts"),
+    ):
+        (line,) = mistakes(values)
+        assert line.startswith(f"{key}: expected one of ")
+        assert known <= {*line.partition("one of ")[2].split(", ")}
+        load_composed(changed(values))
 
 
 def test_an_origin_needs_no_file_in_conf() -> None:

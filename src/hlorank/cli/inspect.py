@@ -20,18 +20,18 @@ from hlorank.files import DataError, counted, escape
 from hlorank.hlo.configurations import NothingToConfigureError, is_configurable
 from hlorank.hlo.reader import Record, featurize, read_records
 from hlorank.runs.store import error_lines
-from hlorank.terminal import Column, add_table_options, print_result
+from hlorank.terminal import Column, add_table_options, cells, print_result
 
 _log = logging.getLogger(__name__)
 _COLUMNS = {
     "graph": Column("graph"),
     "kind": Column("kind", 6),
-    "nodes": Column("nodes", number=True),
-    "edges": Column("edges", 5, number=True),
-    "opcodes": Column("opcodes", 7, number=True),
-    "configurable_nodes": Column("configurable\nnodes", 1, number=True),
-    "configurations": Column("configs", 2, number=True),
-    "distinct": Column("distinct", 4, number=True),
+    "nodes": Column("nodes", number=True, form=","),
+    "edges": Column("edges", 5, number=True, form=","),
+    "opcodes": Column("opcodes", 7, number=True, form=","),
+    "configurable_nodes": Column("configurable\nnodes", 1, number=True, form=","),
+    "configurations": Column("configs", 2, number=True, form=","),
+    "distinct": Column("distinct", 4, number=True, form=","),
     "runtime": Column("runtime (ns)", 3, number=True),
     "file": Column("file", 8),
 }
@@ -53,16 +53,14 @@ def add_inspect(commands: argparse._SubParsersAction[Any]) -> None:
 
 def _graphs(path: Path) -> Iterator[dict[str, Any]]:
     """Return the summary of each graph of a file; a dump has no configurations."""
-    kind: Kind
     if path.suffix == ".npz":
         with NpzFile(path) as file:
-            kind = "tile" if "config_feat" in file.keys else "layout"
-        yield _summary(kind, read_graph(path, kind))
+            kind: Kind = "tile" if "config_feat" in file.keys else "layout"
+        yield _summary(read_graph(path, kind))
     else:
         for record in read_records(path):
-            kind = record.kind or _dump_kind(record)
             none = {"configurations": 0, "distinct": 0} if record.tuning is None else {}
-            yield _summary(kind, featurize(record, kind)[0]) | none
+            yield _summary(featurize(record, record.kind or _dump_kind(record))[0]) | none
 
 
 def _dump_kind(record: Record) -> Kind:
@@ -70,7 +68,7 @@ def _dump_kind(record: Record) -> Kind:
     return "layout" if any(map(is_configurable, nodes)) else "tile"
 
 
-def _summary(kind: Kind, measured: MeasuredGraph) -> dict[str, Any]:
+def _summary(measured: MeasuredGraph) -> dict[str, Any]:
     """Return the sizes and runtimes of a graph, as JSON values; runtimes are null where they are withheld."""
     configurations, runtime = measured.configurations, measured.measurements.runtime
     layout = isinstance(configurations, LayoutConfigurations)
@@ -78,7 +76,7 @@ def _summary(kind: Kind, measured: MeasuredGraph) -> dict[str, Any]:
     withheld = measured.measurements.withheld
     return {
         "graph": measured.name,
-        "kind": kind,
+        "kind": "layout" if layout else "tile",
         "nodes": measured.graph.nodes,
         "edges": len(measured.graph.edge_index),
         "opcodes": len(np.unique(measured.graph.node_opcode)),
@@ -90,14 +88,10 @@ def _summary(kind: Kind, measured: MeasuredGraph) -> dict[str, Any]:
     }
 
 
-def _cells(graph: dict[str, Any]) -> Iterator[str]:
-    """Return a cell for each of `_COLUMNS`."""
+def _cells(graph: dict[str, Any]) -> list[str]:
     low, high = graph["min_runtime_ns"], graph["max_runtime_ns"]
-    values = {**graph, "runtime": "withheld" if low is None else f"{low:,} .. {high:,}"}
-    if not graph["configurations"]:
-        values |= {"configurations": "", "distinct": ""}
-    for key in _COLUMNS:
-        yield f"{values[key]:,}" if isinstance(values[key], int) else values[key]
+    counts = {key: graph[key] or None for key in ("configurations", "distinct")}  # a dump has none
+    return cells(_COLUMNS, graph | counts | {"runtime": "withheld" if low is None else f"{low:,} .. {high:,}"})
 
 
 def _inspect(arguments: argparse.Namespace) -> int:
@@ -111,7 +105,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
             errors.append(program.labelled(error))
     sys.stderr.writelines(f"error: {error}\n" for error in errors)
     if summaries:
-        print_result(arguments, summaries, [*_COLUMNS.values()], [[*_cells(graph)] for graph in summaries])
+        print_result(arguments, summaries, [*_COLUMNS.values()], [_cells(graph) for graph in summaries])
     return 2 if errors else 0
 
 

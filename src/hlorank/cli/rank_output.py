@@ -26,7 +26,7 @@ from hlorank.hlo.reader import DUMPS
 from hlorank.hlo.stage import TRAINED, named_stage
 from hlorank.hlo.xla_process import INSTALL, has_jaxlib
 from hlorank.ranking.inputs import InputGraph
-from hlorank.terminal import Column, print_table
+from hlorank.terminal import Column, cells, print_table
 from hlorank.version import __version__
 
 _OTHER_STAGE = (
@@ -36,23 +36,23 @@ _OTHER_STAGE = (
 _COMPILED = "%s: compiled for a CPU up to layout assignment, because the model was trained on modules of the stage %s%s"
 _NO_STAGE = f"; if it is of this stage already, rank it with --dump {DUMPS[0]}"
 _UNKNOWN_STAGE = "%s: taken as a module of the stage %s, as nothing says that it is not; it was not compiled: %s"
-_COLUMNS = (
-    Column("rank", number=True),
-    Column("configuration", number=True),
-    Column("score", 2, number=True),
-    Column("nodes\nchanged", 4, number=True),
-    Column("runtime (ns)", 3, number=True),
-    Column("slower than\nthe best", 1, number=True),
-    Column("measured\nrank", 1, number=True),
-)
-_CHANGE_COLUMNS = (
-    Column("instruction"),
-    Column("opcode", 3),
-    Column("tensor", 1),
-    Column("shape", 2),
-    Column("layout before", 4),
-    Column("layout after"),
-)
+_COLUMNS = {
+    "rank": Column("rank", number=True, form=","),
+    "configuration": Column("configuration", number=True),
+    "score": Column("score", 2, number=True, form=".4f"),
+    "nodes": Column("nodes\nchanged", 4, number=True, form=","),
+    "runtime_ns": Column("runtime (ns)", 3, number=True, form=","),
+    "slowdown": Column("slower than\nthe best", 1, number=True, form=".2%"),
+    "measured_rank": Column("measured\nrank", 1, number=True, form=","),
+}
+_CHANGE_COLUMNS = {
+    "instruction": Column("instruction"),
+    "opcode": Column("opcode", 3),
+    "tensor": Column("tensor", 1),
+    "shape": Column("shape", 2),
+    "before": Column("layout before", 4),
+    "after": Column("layout after"),
+}
 _MAX_CHANGES = 20
 _CSV = ("graph", "rank", "configuration", "score", "computation", "instruction", "opcode", "node", "tensor", "shape")
 _CSV += ("before", "after")
@@ -78,23 +78,16 @@ def _print_ranking(ranked: dict[str, Any], chosen: int, wide: bool) -> None:
     """Print the first configurations, and the layouts that the configuration of rank `chosen` changes."""
     count, total = len(ranked["top"]), ranked["configurations"]
     sys.stdout.write(f"{escape(ranked['graph'])}: the first {count} of {counted(total, 'configuration')}\n\n")
-    print_table(_COLUMNS, [[*_cells(row)] for row in ranked["top"]], wide)
+    print_table([*_COLUMNS.values()], [_cells(row) for row in ranked["top"]], wide)
     sys.stdout.write("".join(f"{line}\n" for line in ["", *_notes(ranked)]))
     if chosen <= count and "changes" in (row := ranked["top"][chosen - 1]):
         _print_changes(row, wide)
     sys.stdout.writelines(f"exported: {escape(file)}\n" for file in ranked.get("exported", []))
 
 
-def _cells(row: dict[str, Any]) -> Iterator[str]:
-    """Return a cell for each of `_COLUMNS`."""
-    yield f"{row['rank']:,}"
-    yield str(row["configuration"])
-    yield f"{row['score']:.4f}"
-    yield f"{len({change['node'] for change in row['changes']}):,}" if "changes" in row else ""
-    if "runtime_ns" in row:
-        yield from (f"{row['runtime_ns']:,}", f"{row['slowdown']:.2%}", f"{row['measured_rank']:,}")
-    else:
-        yield from [""] * 3
+def _cells(row: dict[str, Any]) -> list[str]:
+    nodes = len({change["node"] for change in row["changes"]}) if "changes" in row else None
+    return cells(_COLUMNS, row | {"nodes": nodes})
 
 
 def _notes(ranked: dict[str, Any]) -> Iterator[str]:
@@ -118,15 +111,11 @@ def _print_changes(row: dict[str, Any], wide: bool) -> None:
         sys.stdout.write(f"\n{place}: every layout is the compiler's choice\n")
         return
     sys.stdout.write(f"\n{place}: layouts, minor to major\n\n")
-    cells = [
-        [
-            *(change[key] for key in ("instruction", "opcode", "tensor", "shape")),
-            _layout(change["before"]) or "the compiler's choice",
-            _layout(change["after"]),
-        ]
-        for change in changes[:_MAX_CHANGES]
-    ]
-    print_table(_CHANGE_COLUMNS, cells, wide)
+    rows = []
+    for change in changes[:_MAX_CHANGES]:
+        layouts = {"before": _layout(change["before"]) or "the compiler's choice", "after": _layout(change["after"])}
+        rows.append(cells(_CHANGE_COLUMNS, change | layouts))
+    print_table([*_CHANGE_COLUMNS.values()], rows, wide)
     if (more := len(changes) - _MAX_CHANGES) > 0:
         sys.stdout.write(f"and {more:,} more: --changes FILE or --json\n")
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from hlorank.config import ConfigError
-from hlorank.terminal import Column, add_table_options, print_result
+from hlorank.terminal import Column, add_table_options, cells, print_result
 
 if TYPE_CHECKING:
     from hlorank.runs.registry import Registration
@@ -19,7 +19,7 @@ _TRAININGS = {
     "experiment": Column("experiment", 2),
     "seed": Column("seed", 3, number=True),
     "name": Column("name", 4),
-    "valid_kendall_tau": Column("valid\ntau", number=True),
+    "valid_kendall_tau": Column("valid\ntau", number=True, form=".4f"),
     "run_id": Column("run_id"),
     "features": Column("features", 5),
     "model": Column("model", 6),
@@ -57,13 +57,8 @@ def _best(arguments: argparse.Namespace) -> int:
     from hlorank.runs.find import best_runs
 
     found = best_runs(arguments.collection, arguments.sweep)
-    rows = [[_cell(training[key]) for key in _TRAININGS] for training in found]
-    print_result(arguments, found, [*_TRAININGS.values()], rows)
+    print_result(arguments, found, [*_TRAININGS.values()], [cells(_TRAININGS, training) for training in found])
     return 0
-
-
-def _cell(value: Any) -> str:
-    return "" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def add_register(commands: argparse._SubParsersAction[Any]) -> None:
