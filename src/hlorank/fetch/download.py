@@ -58,11 +58,7 @@ class DownloadError(OSError):
 
 
 class _TransientError(Exception):
-    """A failed attempt to repeat, after `wait` seconds if that is known."""
-
-    def __init__(self, reason: str, wait: float | None = None) -> None:
-        super().__init__(reason)
-        self.wait = wait
+    """A failed attempt to repeat: the reason, and the seconds to wait, if known."""
 
 
 class Digest(Section):
@@ -183,7 +179,7 @@ def _attempt(
                 file.write(chunk)
                 bar.advance(task, len(chunk))
     if total is not None and size != total:
-        raise _TransientError(f"{size} of {total} bytes received")
+        raise _TransientError(f"{size} of {total} bytes received", None)
     path.replace(target)
 
 
@@ -207,8 +203,10 @@ def download(url: str, target: Path, *, retries: int, timeout: float, unpack_to:
             try:
                 _attempt(session, url, target, timeout, unpack_to, bar)
                 break
-            except (_TransientError, *_TRANSIENT_ERRORS) as error:
-                reason, wait = str(error), error.wait if isinstance(error, _TransientError) else None
+            except _TransientError as error:
+                reason, wait = error.args
+            except _TRANSIENT_ERRORS as error:
+                reason, wait = str(error), None
             # Malformed addresses and headers raise errors of urllib3 and ValueError too.
             except (requests.RequestException, HTTPError, ValueError) as error:
                 raise DownloadError.of(url, f"{error}; check the base URL") from None
