@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -23,6 +23,7 @@ import hlorank
 from hlorank.config import Config
 from hlorank.files import flatten
 from hlorank.metrics import TRAIN_LOSS
+from tests.runs.conftest import children, jobs, sweeps
 from tests.warm import warm_programs
 
 pytestmark = pytest.mark.slow
@@ -78,20 +79,14 @@ def launcher(name: str) -> list[str]:
     return [f"hydra/launcher={name}", *settings]
 
 
-def parents(client: MlflowClient) -> list[Any]:
-    (experiment,) = [one for one in client.search_experiments() if one.name == "hlorank"]
-    return [run for run in client.search_runs([experiment.experiment_id]) if "hlorank.sweep" in run.data.tags]
-
-
-def children(client: MlflowClient, parent: Any) -> list[Any]:
-    wanted = f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
-    return list(client.search_runs([parent.info.experiment_id], wanted))
-
-
-def table(client: MlflowClient, parent: Any) -> list[dict[str, str]]:
-    path = Path(client.download_artifacts(parent.info.run_id, "sweep/jobs.csv"))
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+def wait(process: subprocess.Popen[str], found: Callable[[], list[Any]]) -> list[Any]:
+    """Wait until something is found while the process runs."""
+    deadline = time.monotonic() + 300
+    while not (runs := found()):
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    return runs
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)
@@ -102,10 +97,10 @@ def test_every_launcher(name: str, start: Start, client: MlflowClient) -> None:
     assert process.returncode == 1, errors
     (line,) = [line for line in errors.splitlines() if line.startswith("error: ")]
     assert line.split(": ")[1:3] == ["method=unknown", "ConfigError"]
-    (parent,) = parents(client)
+    (parent,) = sweeps(client)
     assert parent.info.status == "FAILED"
     statuses = {run.info.run_id: run.info.status for run in children(client, parent)}
-    rows = {row["method"]: (row["state"], statuses[row["run_id"]]) for row in table(client, parent)}
+    rows = {row["method"]: (row["state"], statuses[row["run_id"]]) for row in jobs(client, parent)}
     assert rows == {"gst": ("finished", "FINISHED"), "unknown": ("failed", "FAILED")}
 
 
@@ -119,35 +114,29 @@ def test_a_killed_sweep_is_resumed(search: bool, start: Start, client: MlflowCli
     else:
         arguments += ["method=gst", "seed=0,1,2"]
     process = start(*arguments, python=COLD)
-    deadline = time.monotonic() + 300
-    state = Path(config.paths.state) / "training"
-    while True:  # until the second training is past its third epoch
-        assert time.monotonic() < deadline
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
-        found = parents(client) if (state.exists() and any(state.glob("*/0/last.ckpt"))) else []
-        runs = children(client, found[0]) if found else []
-        running = next((run for run in runs if run.info.status == "RUNNING"), None)
-        if len(runs) == 2 and running is not None:
-            steps = len(client.get_metric_history(running.info.run_id, TRAIN_LOSS))
-            if steps >= 3:
-                break
+
+    def epochs(run: Any) -> int:
+        return len(client.get_metric_history(run.info.run_id, TRAIN_LOSS))
+
+    def second_at_epoch_three() -> list[Any]:
+        begun = begun_in(client)
+        return [run for run in begun if len(begun) == 2 and run.info.status == "RUNNING" and epochs(run) >= 3]
+
+    (running,) = wait(process, second_at_epoch_three)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    (killed,) = parents(client)
-    steps = len(client.get_metric_history(running.info.run_id, TRAIN_LOSS))
+    (killed,), steps = sweeps(client), epochs(running)
     assert steps < 25
-    assert {run.info.status for run in runs} == {"FINISHED", "RUNNING"}
+    assert {run.info.status for run in children(client, killed)} == {"FINISHED", "RUNNING"}
 
     process = start(*arguments)
     output, errors = process.communicate()
     assert process.returncode == 0, errors
-    (parent,) = parents(client)
+    (parent,) = sweeps(client)
     assert (parent.info.run_id, parent.info.status) == (killed.info.run_id, "FINISHED")
-    runs = children(client, parent)
-    assert len(runs) == 3
-    assert {run.info.status for run in runs} == {"FINISHED"}
-    assert {run.info.run_id for run in runs} >= {running.info.run_id}
+    runs = {run.info.run_id: run.info.status for run in children(client, parent)}
+    assert list(runs.values()) == ["FINISHED"] * 3
+    assert running.info.run_id in runs
     assert f"epoch {steps + 2} of 25" in output
     assert "epoch 1 of 25" in output  # of those that had not begun
     if not search:
@@ -158,27 +147,23 @@ def test_the_same_command_continues_a_sweep_whose_worker_died(start: Start, clie
     """The training of the worker that died resumes from its checkpoint, with its run."""
     arguments = ["seed=0,1", *launcher("joblib"), "trainer.max_epochs=20", "trainer.steps_per_epoch=8"]
     process = start(*arguments, python=COLD)
-    deadline = time.monotonic() + 300
-    while not (running := [run for run in begun(client) if TRAIN_LOSS in run.data.metrics]):
-        assert time.monotonic() < deadline
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
+    running = wait(process, lambda: [run for run in begun_in(client) if TRAIN_LOSS in run.data.metrics])
     workers = psutil.Process(process.pid).children(recursive=True)
     max(workers, key=lambda worker: worker.cpu_times().user).kill()
     _, errors = process.communicate()
     assert process.returncode == 1
+    assert re.search("^error: seed=[01]: interrupted$", errors, re.MULTILINE)
     assert "the same command continues with the remaining jobs" in errors
     process = start(*arguments)
     output, errors = process.communicate()
     assert process.returncode == 0, output + errors
-    (parent,) = parents(client)
-    assert [row["state"] for row in table(client, parent)] == ["finished"] * 2
-    runs = children(client, parent)
-    assert [run.info.status for run in runs] == ["FINISHED"] * 2
-    assert running[0].info.run_id in {run.info.run_id for run in runs}
+    (parent,) = sweeps(client)
+    assert [row["state"] for row in jobs(client, parent)] == ["finished"] * 2
+    runs = {run.info.run_id: run.info.status for run in children(client, parent)}
+    assert list(runs.values()) == ["FINISHED"] * 2
+    assert running[0].info.run_id in runs
 
 
-def begun(client: MlflowClient) -> list[Any]:
+def begun_in(client: MlflowClient) -> list[Any]:
     """Return the child runs of the sweep, none before it has begun."""
-    experiments = [one for one in client.search_experiments() if one.name == "hlorank"]
-    return children(client, parents(client)[0]) if experiments and parents(client) else []
+    return [run for parent in sweeps(client) for run in children(client, parent)]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import mlflow
 import pytest
+from mlflow.utils.logging_utils import eprint
 
 from hlorank.files import SPEC, WEIGHTS, DataError, read_json, write_json
 from hlorank.runs.registry import MEASURES, Registration, register
+from tests.runs.conftest import MakeRun, run_of
 
-MakeRun = Callable[..., Path]
 NAME = "layout.synthetic.random"
 EVALUATED, TRAINED = MEASURES.values()
 
@@ -23,12 +24,8 @@ def without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Register model folders without packages, which take seconds."""
 
     def log(folder: Path, _: Any, run_id: str, registered_model_name: str, tags: dict[str, str]) -> Any:
-        import mlflow
-        from mlflow.utils.logging_utils import eprint
-
         eprint("Registered model already exists")  # as MLflow does
         client = mlflow.MlflowClient()
-        client.log_artifacts(run_id, str(folder), "model")
         if not client.search_registered_models(f"name='{registered_model_name}'"):
             client.create_registered_model(registered_model_name)
         version = client.create_model_version(registered_model_name, f"runs:/{run_id}/model", run_id, tags)
@@ -38,8 +35,6 @@ def without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def champion() -> int:
-    import mlflow
-
     return int(mlflow.MlflowClient().get_model_version_by_alias(NAME, "champion").version)
 
 
@@ -50,7 +45,7 @@ def outcome(registration: Registration) -> tuple[int, bool, bool]:
 def test_a_better_model_becomes_champion(make_run: MakeRun) -> None:
     first = register(make_run({EVALUATED: 0.5, TRAINED: 0.9}))
     assert outcome(first) == (1, True, True)
-    assert (first.model, first.method, first.seed, first.reason) == (NAME, "linear_ranking", "7", "it is the first")
+    assert (first.model, first.method, first.seed) == (NAME, "linear_ranking", "7")
     assert first.valid_tau == {"evaluate": 0.5, "training": 0.9}
     # If both were evaluated, tau of training is not compared. An equal tau is not better.
     for steps, tau in ((4, 0.4), (5, 0.5)):
@@ -63,22 +58,13 @@ def test_a_better_model_becomes_champion(make_run: MakeRun) -> None:
 
 
 def test_tags_of_a_version(make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
-    import mlflow
-
     folder = make_run({EVALUATED: 0.5})
     registration = register(folder)
-    spec = read_json(folder / SPEC)
-    client = mlflow.MlflowClient()
+    spec, client = read_json(folder / SPEC), mlflow.MlflowClient()
     version = client.get_model_version(NAME, "1")
-    assert version.run_id == registration.run_id == read_json(folder / "run.json")["run_id"]
-    assert version.tags == {
-        "model": spec["spec_sha256"],
-        "collection": "layout:synthetic:random",
-        "method": "linear_ranking",
-        "data": spec["data"],
-        "seed": "7",
-        "valid_tau.evaluate": "0.500000",
-    }
+    assert version.run_id == registration.run_id == run_of(folder)
+    tags = {"model": spec["spec_sha256"], "collection": "layout:synthetic:random", "method": "linear_ranking"}
+    assert version.tags == {**tags, "data": spec["data"], "seed": "7", "valid_tau.evaluate": "0.500000"}
     assert registration.run_id in version.description
     assert "0.5000" in version.description
     assert "layout:synthetic:random" in client.get_registered_model(NAME).description
@@ -89,26 +75,21 @@ def test_tags_of_a_version(make_run: MakeRun, capsys: pytest.CaptureFixture[str]
 
 
 def test_registering_again_makes_no_second_version(make_run: MakeRun) -> None:
-    import mlflow
-
-    folder = make_run({})
-    run_id = read_json(folder / "run.json")["run_id"]
+    folder, client = make_run(), mlflow.MlflowClient()
+    run_id = run_of(folder)
     missing = register(folder)
     assert outcome(missing) == (1, True, False)
-    assert missing.reason == "it has no Kendall tau on valid: run the stage evaluate"
-    mlflow.MlflowClient().log_metric(run_id, EVALUATED, 0.3)
+    assert "run the stage evaluate" in missing.reason
+    client.log_metric(run_id, EVALUATED, 0.3)
     for reference in (folder, run_id, f"models:/{NAME}/1", f"models:/{NAME}@champion"):
         again = register(reference)
         assert outcome(again) == (1, False, True)
         assert again.valid_tau == {"evaluate": 0.3}
-    assert again.reason == "it is the champion already"
-    assert len(mlflow.MlflowClient().search_model_versions(f"name='{NAME}'")) == 1
+    assert len(client.search_model_versions(f"name='{NAME}'")) == 1
 
 
 def test_only_comparable_metrics_are_compared(make_run: MakeRun) -> None:
     """Taus of other metrics, of other configurations of valid, or of other code say nothing about each other."""
-    import mlflow
-
     tags = {"hlorank.code": "new", "hlorank.evaluation": "new"}
     register(make_run({TRAINED: 0.5}, tags))
     folders = [
@@ -119,9 +100,8 @@ def test_only_comparable_metrics_are_compared(make_run: MakeRun) -> None:
     for folder in folders:
         other = register(folder)
         assert not other.champion
-        assert other.reason.startswith("it has no metric in common with the champion, version 1, ")
-        assert other.reason.endswith("run the stage evaluate for both")
-    mlflow.MlflowClient().log_metric(read_json(folders[0] / "run.json")["run_id"], TRAINED, 0.6)
+        assert "no metric in common with the champion, version 1" in other.reason
+    mlflow.MlflowClient().log_metric(run_of(folders[0]), TRAINED, 0.6)
     assert register(folders[0]).reason == "valid tau 0.6000 by training, 0.5000 of the champion, version 1"
     assert champion() == 2
     other = register(make_run({EVALUATED: 0.95}, tags | {"hlorank.evaluation": "old"}, steps=7))
@@ -133,13 +113,9 @@ def test_models_that_are_registered_at_once(make_run: MakeRun) -> None:
     folders = [make_run({EVALUATED: tau}, steps=1 + int(10 * tau)) for tau in (0.5, 0.9)]
     with ThreadPoolExecutor(4) as pool:
         registrations = list(pool.map(register, folders * 2))
-    assert sorted({(one.version, one.valid_tau["evaluate"] == 0.9) for one in registrations}) in (
-        [(1, False), (2, True)],
-        [(1, True), (2, False)],
-    )
+    assert sorted(one.version for one in registrations) == [1, 1, 2, 2]
     assert [one.new for one in registrations].count(True) == 2
-    (best,) = {one.version for one in registrations if one.valid_tau["evaluate"] == 0.9}
-    assert champion() == best
+    assert {one.version for one in registrations if one.valid_tau["evaluate"] == 0.9} == {champion()}
 
 
 def test_changed_data(make_run: MakeRun) -> None:
@@ -147,37 +123,31 @@ def test_changed_data(make_run: MakeRun) -> None:
     folder = make_run({EVALUATED: 0.9}, data="new")
     other = register(folder)
     assert not other.champion
-    assert other.reason.startswith("it was trained on data new, the champion, version 1, on old, and no evaluation")
-    assert other.reason.endswith("or give --champion")
+    for named in ("data new", "version 1, on old", "--champion"):
+        assert named in other.reason
     moved = register(folder, move=True)
-    assert outcome(moved) == (2, False, True)
-    assert (moved.reason, champion()) == ("moved as asked", 2)
+    assert (outcome(moved), champion()) == ((2, False, True), 2)
 
 
 def test_methods_with_other_segments_are_compared_by_evaluation_only(make_run: MakeRun) -> None:
-    register(make_run({EVALUATED: 0.5, TRAINED: 0.5}, {"features": "same"}, data="whole graphs"))
-    other = register(make_run({EVALUATED: 0.6, TRAINED: 0.1}, {"features": "same"}, data="segments"))
-    assert other.champion
-    trained = register(make_run({TRAINED: 0.9}, {"features": "same"}, data="whole graphs", steps=4))
-    assert not trained.champion
+    tags = {"features": "same"}
+    register(make_run({EVALUATED: 0.5, TRAINED: 0.5}, tags, data="whole graphs"))
+    assert register(make_run({EVALUATED: 0.6, TRAINED: 0.1}, tags, data="segments")).champion
+    assert not register(make_run({TRAINED: 0.9}, tags, data="whole graphs", steps=4)).champion
 
 
 def test_a_model_without_its_run(make_run: MakeRun) -> None:
-    import mlflow
-
-    folder = make_run({})
+    folder = make_run()
     write_json(folder / "run.json", {"run_id": "0" * 32, "tracking_uri": "http://elsewhere"})
     with pytest.raises(DataError, match="set MLFLOW_TRACKING_URI to http://elsewhere, or run the stage evaluate"):
         register(folder)
-    tags = {"data": "some", "model": read_json(folder / SPEC)["spec_sha256"]}
-    with mlflow.start_run(tags=tags) as evaluated:
-        mlflow.log_metric(EVALUATED, 0.5)
+    evaluated = run_of(make_run({EVALUATED: 0.5}, {"data": "some", "model": read_json(folder / SPEC)["spec_sha256"]}))
     registration = register(folder)
-    assert (registration.run_id, registration.champion) == (evaluated.info.run_id, True)
+    assert (registration.run_id, registration.champion) == (evaluated, True)
 
 
 def test_models_that_cannot_be_registered(make_run: MakeRun) -> None:
-    with pytest.raises(DataError, match="steps: expected a trained model, found one that found nothing to train on"):
+    with pytest.raises(DataError, match="steps: expected a trained model"):
         register(make_run({EVALUATED: 0.5}, steps=0))
     folder = make_run({EVALUATED: 0.5})
     (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-1] + b"x")

@@ -9,17 +9,15 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
-from concurrent.futures.process import BrokenProcessPool
 from copy import deepcopy
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import mlflow
+import pandas as pd
 import pytest
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.core.plugins import Plugins
-from hydra.core.utils import JobReturn
+from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
 from omegaconf import DictConfig, OmegaConf
 
@@ -33,6 +31,7 @@ from hlorank.runs.store import FINGERPRINT, NOTE, PARENT_VARIABLE, SWEEP, finish
 from hlorank.runs.sweeps import claim, job_names, job_table, job_tags, seed_table
 from hlorank.stages.command import stage
 from hlorank.training.methods import METHODS
+from tests.runs.conftest import children, jobs, sweeps
 
 CONF = Path(hlorank.__file__).parents[2] / "conf"
 NARROW = ["loss=hinge", "trainer.learning_rate=1", "trainer.weight_decay=0", "model.blocks=1"]  # of the searches' space
@@ -107,22 +106,8 @@ def call(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cal
     return run
 
 
-def sweeps(client: MlflowClient) -> list[Any]:
-    (experiment,) = [one for one in client.search_experiments() if one.name == "hlorank"]
-    return [run for run in client.search_runs([experiment.experiment_id]) if SWEEP in run.data.tags]
-
-
-def children(client: MlflowClient, parent: Any) -> list[Any]:
-    wanted = f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
-    return list(client.search_runs([parent.info.experiment_id], wanted))
-
-
 def artifact(client: MlflowClient, parent: Any, name: str) -> str:
     return Path(client.download_artifacts(parent.info.run_id, f"sweep/{name}")).read_text()
-
-
-def jobs(client: MlflowClient, parent: Any) -> list[list[str]]:
-    return [line.split(",") for line in artifact(client, parent, "jobs.csv").splitlines()]
 
 
 def test_a_sweep_is_the_parent_of_its_jobs_and_has_their_table(
@@ -134,9 +119,9 @@ def test_a_sweep_is_the_parent_of_its_jobs_and_has_their_table(
     assert parent.data.tags[SWEEP].endswith(" method=full,gst seed=0,1 model.width=20")
     assert parent.info.run_name == f"sweep {parent.data.tags[SWEEP]}"[:250]
     assert len(children(client, parent)) == 4
-    head, *lines = jobs(client, parent)
-    assert head == ["method", "seed", "valid_kendall_tau", "train_seconds", "state", "run_id"]
-    assert [line[:2] for line in lines] == [["full", "1"], ["gst", "1"], ["full", "0"], ["gst", "0"]]
+    rows = jobs(client, parent)
+    assert list(rows[0]) == ["method", "seed", "valid_kendall_tau", "train_seconds", "state", "run_id"]
+    assert [(row["method"], row["seed"]) for row in rows] == [("full", "1"), ("gst", "1"), ("full", "0"), ("gst", "0")]
     assert artifact(client, parent, "seeds.csv").splitlines()[1].startswith("full,2,0.67")
     assert "over seeds" in capsys.readouterr().out
     assert re.search(r"^ *gst +2 +0\.6717 +0\.0071$", parent.data.tags[NOTE], re.MULTILINE)
@@ -157,7 +142,7 @@ def test_failed_jobs_are_reported_and_do_not_stop_the_others(
     ]
     (parent,) = sweeps(client)
     assert parent.info.status == "FAILED"
-    assert [line[4] for line in jobs(client, parent)[1:]] == ["finished", "failed", "failed", "failed"]
+    assert [row["state"] for row in jobs(client, parent)] == ["finished", "failed", "failed", "failed"]
     assert sorted(run.info.status for run in children(client, parent)) == ["FAILED"] * 3 + ["FINISHED"]
 
 
@@ -166,13 +151,13 @@ def test_a_sweep_continues_under_its_name(call: Call, client: MlflowClient, caps
     assert "error: the sweep was interrupted" in capsys.readouterr().err
     (parent,) = sweeps(client)
     assert (parent.info.status, parent.info.run_name) == ("KILLED", "sweep one")
-    assert len(jobs(client, parent)) == 3
+    assert len(jobs(client, parent)) == 2
     assert call("seed=0,1,2", "sweep.name=one", task=(counted := Counted())) == 0
     (again,) = sweeps(client)
     assert (again.info.run_id, again.info.status) == (parent.info.run_id, "FINISHED")
     assert counted.seeds == [0, 1, 2]
     assert len(children(client, parent)) == 3  # the training of seed 0 was taken, the earlier failure is forgotten
-    assert [line[0] for line in jobs(client, parent)[1:]] == ["2", "1", "0"]
+    assert [row["seed"] for row in jobs(client, parent)] == ["2", "1", "0"]
 
 
 @pytest.mark.parametrize("ended_by", ["Ctrl-C", "kill -9"])
@@ -186,52 +171,26 @@ def test_an_interrupted_sweep_without_a_name_continues(ended_by: str, call: Call
     assert call("seed=2") == 0
     assert call(*arguments) == 0
     assert sorted(run.info.status for run in sweeps(client)) == ["FINISHED", "FINISHED"]
-    assert [row[0] for row in jobs(client, parent)[1:]] == ["1", "0"]
     assert call(*arguments) == 0
-    assert len(sweeps(client)) == 3  # a completed sweep is not continued
-    assert len(children(client, parent)) == 2
-    (third,) = [sweep for sweep in sweeps(client) if not children(client, sweep)]
-    assert [row[0] for row in jobs(client, third)[1:]] == ["1", "0"]  # trainings of the first sweep
-
-
-def test_a_worker_that_dies_takes_no_finished_job_with_it(
-    call: Call, client: MlflowClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The same command continues; joblib abandons all jobs if the process of one dies."""
-    basic: Any = Plugins.instance().class_name_to_class["hydra._internal.core_plugins.basic_launcher.BasicLauncher"]
-    plain = basic.launch
-
-    def launch(self: Any, jobs: list[list[str]], initial_job_idx: int) -> list[JobReturn]:
-        plain(self, jobs[:1], initial_job_idx)
-        raise BrokenProcessPool("a worker died")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(basic, "launch", launch)
-        assert call("seed=0,1,2") == 1
-    assert "error: the sweep was interrupted; the same command continues" in capsys.readouterr().err
-    (parent,) = sweeps(client)
-    assert parent.info.status == "KILLED"
-    (first,) = children(client, parent)
-    assert call("seed=0,1,2") == 0
-    (again,) = sweeps(client)
-    assert again.info.run_id == parent.info.run_id
-    runs = children(client, parent)
-    assert len(runs) == 3
-    assert first.info.run_id in {run.info.run_id for run in runs}
+    third, *earlier = sweeps(client)
+    assert len(earlier) == 2, "a completed sweep is not continued"
+    assert (len(children(client, parent)), len(children(client, third))) == (2, 0), "trainings of the first sweep"
+    for sweep in (parent, third):
+        assert [row["seed"] for row in jobs(client, sweep)] == ["1", "0"]
 
 
 def test_a_search(call: Call, client: MlflowClient) -> None:
     trials = ["hydra.sweeper.n_trials=5", "sweep.prune_after_trials=1", "sweep.prune_after_epochs=0"]
     space = [*NARROW, "model.width=range(1,60)"]
-    assert call("hparams_search=optuna", "sweep.name=s", *trials, *space) == 0
-    (parent,) = sweeps(client)
-    head, *rows = jobs(client, parent)
-    assert head[0] == "model.width"
-    assert len(rows) == 5
-    assert {row[4] for row in rows} == {"finished", "pruned"}
-    assert abs(int(rows[0][0]) - 30) == min(abs(int(row[0]) - 30) for row in rows)
-    assert call("hparams_search=optuna", "sweep.name=s", *trials, *space) == 0  # nothing is left to do
-    assert len(jobs(client, parent)) == 6
+    for _ in range(2):  # nothing is left to do in the end
+        assert call("hparams_search=optuna", "sweep.name=s", *trials, *space) == 0
+        (parent,) = sweeps(client)
+        rows = jobs(client, parent)
+        assert next(iter(rows[0])) == "model.width"
+        assert len(rows) == 5
+    assert {row["state"] for row in rows} == {"finished", "pruned"}
+    distances = [abs(int(row["model.width"]) - 30) for row in rows]
+    assert distances[0] == min(distances)
 
 
 @pytest.mark.parametrize(
@@ -296,128 +255,98 @@ def test_the_grid_is_over_all_methods() -> None:
     assert len(grid.seed.split(",")) == 3
 
 
-class Table:
-    """Client of a store with the runs of one sweep, the latest first."""
+@pytest.fixture
+def table_of(client: MlflowClient) -> Callable[..., pd.DataFrame]:
+    """Function that makes the runs of a sweep, each later than the one before, and returns the table of the sweep."""
 
-    def __init__(self, *runs: Any) -> None:
-        self.runs = list(reversed(runs))
+    def make(*runs: tuple[dict[str, str], float | None, str, dict[str, str]]) -> pd.DataFrame:
+        experiment = client.create_experiment(f"sweep {len(client.search_experiments())}")
+        parent = client.create_run(experiment).info.run_id
+        for number, (job, tau, status, tags) in enumerate(runs):
+            own = {f"{SWEEP}.{parent}": json.dumps(job, sort_keys=True), **tags}
+            run_id = client.create_run(experiment, start_time=number, tags=own).info.run_id
+            results = [] if tau is None else [Metric(BEST_TAU, tau, 0, 0), Metric(TRAIN_SECONDS, 1.25, 0, 0)]
+            client.log_batch(run_id, results, [Param("seed", job["seed"])])
+            client.set_terminated(run_id, status)
+        return job_table(client, parent)
 
-    def get_run(self, _: str) -> Any:
-        return SimpleNamespace(info=SimpleNamespace(experiment_id="0"))
-
-    def search_runs(self, *_: Any, **__: Any) -> list[Any]:
-        return self.runs
-
-
-def run(method: str, seed: int, tau: float | None = None, status: str = "FINISHED", **other: str) -> Any:
-    """Return a run of a sweep, with a reason of its failure, `ended_by`, and further overrides."""
-    reason, ended_by = other.pop("reason", None), other.pop("ended_by", None)
-    values = {"trainer.max_epochs": "3", "method": method, "seed": str(seed), **other}
-    tags = {f"{SWEEP}.p": json.dumps(values, sort_keys=True), "hlorank.reason": reason, "ended_by": ended_by}
-    data = SimpleNamespace(
-        tags={key: value for key, value in tags.items() if value is not None},
-        params={"seed": str(seed)},
-        metrics={} if tau is None else {BEST_TAU: tau, TRAIN_SECONDS: 1.25},
-    )
-    return SimpleNamespace(info=SimpleNamespace(run_id=f"run {method} {seed}", status=status), data=data)
+    return make
 
 
-RUNS = [
-    run("full", 0, 0.25),
-    run("full", 1, 0.75),
-    run("gst", 1, status="FAILED", reason="KeyError: x"),
-    run("gst", 0, 0.625, "RUNNING"),  # a complete training whose evaluation was killed
-    run("gst_e", 0, status="KILLED", ended_by="pruning"),
-    run("gst_e", 1, status="RUNNING"),
-    run("gst_e", 2, status="FAILED"),  # stopped from outside
-]
+def job(method: str, seed: int, **overrides: str) -> dict[str, str]:
+    return {"trainer.max_epochs": "3", "method": method, "seed": str(seed), **overrides}
 
 
-def test_one_row_for_each_job_the_best_first() -> None:
-    table = job_table(Table(*RUNS), "p")
-    assert list(table.columns) == ["method", "seed", "valid_kendall_tau", "train_seconds", "state", "run_id", "reason"]
-    found = list(zip(table["method"], table["seed"], table["valid_kendall_tau"], table["state"], strict=True))
-    assert found[:3] == [
-        ("full", "1", 0.75, "finished"),
-        ("gst", "0", 0.625, "finished"),
-        ("full", "0", 0.25, "finished"),
+def test_one_row_for_each_job_the_best_first(table_of: Callable[..., pd.DataFrame]) -> None:
+    runs = [
+        (job("full", 0), 0.25, "FINISHED", {}),
+        (job("full", 1), 0.75, "FINISHED", {}),
+        (job("gst", 1), None, "FAILED", {"hlorank.reason": "KeyError: x"}),
+        (job("gst", 0), 0.625, "RUNNING", {}),  # a complete training whose evaluation was killed
+        (job("gst_e", 0), None, "KILLED", {"ended_by": "pruning"}),
+        (job("gst_e", 1), None, "RUNNING", {}),
+        (job("gst_e", 2), None, "FAILED", {}),  # stopped from outside
     ]
-    assert [(method, state) for method, _, _, state in found[3:]] == [
-        ("gst", "failed"),
-        ("gst_e", "pruned"),
-        ("gst_e", "interrupted"),
-        ("gst_e", "interrupted"),
+    table = table_of(*runs)
+    shown = ["method", "seed", "valid_kendall_tau", "state", "reason"]
+    assert list(table.columns) == [*shown[:3], "train_seconds", "state", "run_id", "reason"]
+    assert table[shown].fillna(0).values.tolist() == [
+        ["full", "1", 0.75, "finished", ""],
+        ["gst", "0", 0.625, "finished", ""],
+        ["full", "0", 0.25, "finished", ""],
+        ["gst", "1", 0, "failed", "KeyError: x"],
+        ["gst_e", "0", 0, "pruned", ""],
+        ["gst_e", "1", 0, "interrupted", ""],
+        ["gst_e", "2", 0, "interrupted", ""],
     ]
     assert table["train_seconds"].isna().tolist() == [False] * 3 + [True] * 4
-    assert table["reason"].tolist() == [""] * 3 + ["KeyError: x"] + [""] * 3
     assert job_names(table)[0] == "method=full seed=1"
-    nothing = job_table(Table(), "p")
+    spread = {"seeds": 2, "mean": 0.5, "standard_deviation": pytest.approx(math.sqrt(0.125))}
+    first, second = seed_table(table).to_dict("records")
+    assert (first["method"], first["seeds"], math.isnan(first["standard_deviation"])) == ("gst", 1, True)
+    assert second == {"method": "full", **spread}
+    assert seed_table(table_of(*runs[:2])).to_dict("records") == [spread], "nothing varies but the seed"
+    nothing = table_of()
     assert len(nothing) == 0
     assert seed_table(nothing).empty
 
 
-def test_of_several_runs_of_a_job_the_most_advanced_counts() -> None:
-    failed = [run("gst", 0, status="FAILED", reason=reason) for reason in ("first", "second")]
-    assert job_table(Table(*failed), "p")["reason"].tolist() == ["second"]
-    table = job_table(Table(failed[0], run("gst", 0, 0.5), failed[1]), "p")
-    assert table["state"].tolist() == ["finished"]
+def test_of_several_runs_of_a_job_the_most_advanced_counts(table_of: Callable[..., pd.DataFrame]) -> None:
+    first, second = ((job("gst", 0), None, "FAILED", {"hlorank.reason": reason}) for reason in ("first", "second"))
+    assert table_of(first, second)["reason"].tolist() == ["second"]
+    assert table_of(first, (job("gst", 0), 0.5, "FINISHED", {}), second)["state"].tolist() == ["finished"]
     # Numbers and folders of jobs are no keys; a key that a job lacks has its default there.
-    other = run("gst", 0, 0.1, output="a", **{"sweep.trial": "1", "loss": "hinge"})
-    assert list(job_table(Table(other, run("gst", 0, 0.2)), "p").columns[:2]) == ["loss", "seed"]
+    other = job("gst", 0, output="a", **{"sweep.trial": "1", "loss": "hinge"})
+    table = table_of((other, 0.1, "FINISHED", {}), (job("gst", 0), 0.2, "FINISHED", {}))
+    assert list(table.columns[:2]) == ["loss", "seed"]
 
 
-def test_the_spread_over_seeds() -> None:
-    seeds = seed_table(job_table(Table(*RUNS), "p")).to_dict("records")
-    assert [one["method"] for one in seeds] == ["gst", "full"]
-    assert (seeds[1]["seeds"], seeds[1]["mean"]) == (2, 0.5)
-    assert seeds[1]["standard_deviation"] == pytest.approx(math.sqrt(0.125))
-    assert seeds[0]["seeds"] == 1
-    assert math.isnan(seeds[0]["standard_deviation"])
-    (one,) = seed_table(job_table(Table(*RUNS[:2]), "p")).to_dict("records")  # nothing varies but the seed
-    assert one == {"seeds": 2, "mean": 0.5, "standard_deviation": pytest.approx(math.sqrt(0.125))}
-
-
-@pytest.fixture
-def in_job(config: Config, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Function that makes this process a job of a sweep, with overrides, and returns the sweep's run."""
+def test_a_claimed_run_keeps_its_values(config: Config, client: MlflowClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example if a sweep over methods is continued as a sweep over methods and seeds."""
     with open_run(config.tracking, "sweep", {}) as (parent, _):
         pass
     monkeypatch.setenv(PARENT_VARIABLE, parent)
-
-    def enter(*overrides: str) -> str:
-        monkeypatch.setattr(sweep_module, "task_overrides", lambda: list(overrides))
-        return parent
-
-    return enter
-
-
-def test_a_claimed_run_keeps_its_values(
-    config: Config, client: MlflowClient, in_job: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For example if a sweep over methods is continued as a sweep over methods and seeds."""
-    parent = in_job("+method=full", "tracking.uri=http://me:secret@host")
+    overrides = ["+method=full", "tracking.uri=http://me:secret@host"]
+    monkeypatch.setattr(sweep_module, "task_overrides", lambda: overrides)
     with open_run(config.tracking, "job", job_tags()) as (run_id, _):
         mlflow.log_metric(BEST_TAU, 0.5)
-    in_job("seed=0", "method=full")
+    overrides[:] = ["seed=0", "method=full"]
     claim(config.tracking, run_id)
     values = json.loads(client.get_run(run_id).data.tags[f"{SWEEP}.{parent}"])
     assert values == {"method": "full", "seed": "0", "tracking.uri": "http://***@host"}
-    assert job_table(client, parent)["seed"].tolist() == ["0"]
     monkeypatch.delenv(PARENT_VARIABLE)
     assert job_tags() == {}
     claim(config.tracking, "no run")
 
 
-def test_reasons_of_failures(config: Config, client: MlflowClient, in_job: Callable[..., str]) -> None:
-    parent = in_job("seed=1")
-    with open_run(config.tracking, "job", job_tags()) as (run_id, _):
-        mlflow.log_param("seed", 1)
-    client.set_terminated(run_id, "RUNNING")
-    sweep_module._record_failure(client, parent, ["seed=1"], OSError("\ndisk full\nmore"))
-    sweep_module._record_failure(client, parent, ["seed=2"], DataError("key", "1", 2, file="f" * 9000))
-    sweep_module._record_failure(client, parent, ["seed=3"], KeyError())
-    table = job_table(client, parent)
-    assert table["reason"].tolist()[::2] == ["OSError: disk full", "KeyError"]
-    assert table["reason"][1].startswith("DataError: fff")
-    sweep_module._retry(client, parent)
-    assert job_table(client, parent)["state"].tolist() == ["interrupted"]  # runs without a training are deleted
+def test_reasons_of_failures(call: Call, client: MlflowClient) -> None:
+    errors: list[Exception] = [OSError("\ndisk full\nmore"), DataError("key", "1", 2, file="f" * 9000), KeyError()]
+
+    def failing(config: Config) -> None:
+        raise errors[config.seed]
+
+    assert call("seed=0,1,2", task=failing) == 1
+    (parent,) = sweeps(client)
+    reasons = job_table(client, parent.info.run_id)["reason"].tolist()
+    assert reasons[::2] == ["OSError: disk full", "KeyError"]
+    assert reasons[1].startswith("DataError: fff")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
+import optuna
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
@@ -24,37 +24,29 @@ from hlorank.files import RUN, one_process, read_json, write_json
 from hlorank.models.serialization import load_model
 from hlorank.runs import training as training_module
 from hlorank.runs.search import open_study
-from hlorank.runs.store import (
-    FEATURES,
-    FINGERPRINT,
-    NOTE,
-    PARENT_VARIABLE,
-    Pruned,
-    open_run,
-)
+from hlorank.runs.store import FEATURES, FINGERPRINT, NOTE, PARENT_VARIABLE, Pruned, open_run
 from hlorank.runs.sweeps import chosen_experiment, job_table, tagged_runs
 from hlorank.runs.training import run_name
 from hlorank.stages.train import train
 from hlorank.training import prepare as prepare_module
 from hlorank.training.baselines.fit_baseline import fit_baseline
 from hlorank.training.process_group import ALONE
-from hlorank.training.setup import Setup, open_setup, peak_memory_bytes
+from hlorank.training.setup import open_setup
 from tests.training.training_helpers import WEIGHTS, validate_with
 
 Settings = Callable[..., Config]
 History = Callable[[Path], list[dict[str, str]]]
 Runs = Callable[[Config], list[Run]]
 CONF = Path(__file__).parents[2] / "conf"
-CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize(("overrides", "name"), [(["experiment=best_layout"], "best_layout"), ([], None)])
-def test_chosen_experiment(overrides: list[str], name: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chosen_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen_experiment() is None
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        composed = compose("config", overrides, return_hydra_config=True)
-    monkeypatch.setattr(HydraConfig.instance(), "cfg", composed)
-    assert chosen_experiment() == name
+    for overrides, name in ((["experiment=best_layout"], "best_layout"), ([], None)):
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            composed = compose("config", overrides, return_hydra_config=True)
+        monkeypatch.setattr(HydraConfig.instance(), "cfg", composed)
+        assert chosen_experiment() == name
 
 
 def test_parameters_metrics_and_artifacts_of_a_run(
@@ -68,63 +60,48 @@ def test_parameters_metrics_and_artifacts_of_a_run(
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "empty"], check=True)
     commit = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
 
-    config = settings(trainer__graphs_per_step=2)
+    config, folder = settings(trainer__graphs_per_step=2), tmp_path / "model"
     monkeypatch.setattr(training_module, "chosen_experiment", lambda: "best_layout")
-    train(config, tmp_path / "model")
+    train(config, folder)
     (run,) = runs(config)
-    assert read_json(tmp_path / "model" / "run.json")["experiment"] == "best_layout"
-    assert len(run.data.tags[FINGERPRINT]) == 16
-    _, spec = load_model(tmp_path / "model", CPU)
-    assert run.info.status == "FINISHED"
-    assert run.info.run_name == "gst layout:synthetic:random"
-    tags = run.data.tags
-    assert {key: tags[key] for key in ("collection", "experiment", "method", "data", "trained")} == {
-        "collection": "layout:synthetic:random",
-        "experiment": "best_layout",
-        "method": "gst",
-        "data": spec.data,
-        "trained": "True",
-    }
-    assert tags["mlflow.source.git.commit"] == commit
-    parameters = run.data.params
-    assert parameters["trainer.max_epochs"] == "3"
-    assert parameters["model.pooling"] == "['mean', 'max']"
-    assert parameters["partition.max_nodes"] == "20"
-    assert parameters["seed"] == "0"
-
-    sections = {key.partition(".")[0] for key in parameters}
+    (model,), spec = load_model(folder, torch.device("cpu"))
+    assert read_json(folder / RUN)["experiment"] == "best_layout"
+    assert (run.info.status, run.info.run_name) == ("FINISHED", "gst layout:synthetic:random")
+    tags, parameters = run.data.tags, run.data.params
+    described = {"collection": "layout:synthetic:random", "experiment": "best_layout", "method": "gst"}
+    described |= {"data": spec.data, "trained": "True", "mlflow.source.git.commit": commit}
+    assert {key: tags[key] for key in described} == described
+    assert (len(tags[FINGERPRINT]), "3 graphs of train" in tags[NOTE]) == (16, True)
+    values = {"trainer.max_epochs": "3", "model.pooling": "['mean', 'max']", "partition.max_nodes": "20", "seed": "0"}
+    assert {key: parameters[key] for key in values} == values
     own = {"model", "segments", "loss", "trainer", "ensemble", "evaluate"}
+    sections = {key.partition(".")[0] for key in parameters}
     assert sections == {"collection", "method", "seed", "featurize", "partition"} | own
     read = {"aggregation", "configs_per_graph", "redraw_epochs", "sampled"}
     assert {key for key in parameters if key.startswith("segments.")} == {f"segments.{key}" for key in read}
     inputs = {(one.tags[0].value, one.dataset.name, one.dataset.digest) for one in run.inputs.dataset_inputs}
     assert inputs == {(split, f"layout:synthetic:random/{split}", tags[FEATURES]) for split in ("train", "valid")}
-    assert "3 graphs of train" in tags[NOTE]
 
     client = MlflowClient(config.tracking.uri)
     experiment = client.get_experiment(run.info.experiment_id)
     assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
     assert experiment.tags[NOTE]
-    rows = history(tmp_path / "model")
+    rows, metrics = history(folder), run.data.metrics
     for key, column in (("curves/train_loss", "train_loss"), ("curves/valid_kendall_tau", "valid_kendall_tau")):
         logged = sorted(client.get_metric_history(run.info.run_id, key), key=lambda metric: metric.step)
         assert [metric.value for metric in logged] == pytest.approx([float(row[column]) for row in rows])
         assert [metric.step for metric in logged] == [3, 7, 11]
-    metrics = run.data.metrics
     seconds = client.get_metric_history(run.info.run_id, "train/seconds")
     assert [metric.step for metric in seconds] == [3, 7, 11], "the axis of curves over seconds, and nothing else"
-    assert sorted(metric.value for metric in seconds)[-1] == metrics["train/seconds"]
-    assert 0 < metrics["train/step_seconds"] < 10
+    assert max(metric.value for metric in seconds) == metrics["train/seconds"]
     assert "epoch" not in metrics
-    assert metrics["train/peak_memory_bytes"] > 1e8
+    assert 1e8 < metrics["train/peak_memory_bytes"] < 1e11
     assert metrics["valid/best_kendall_tau"] == pytest.approx(max(float(row["valid_kendall_tau"]) for row in rows))
-    assert 12 * metrics["train/step_seconds"] / 3 < metrics["train/seconds"] < 60
-    (model,), _ = load_model(tmp_path / "model", CPU)
+    assert 0 < 12 * metrics["train/step_seconds"] / 3 < metrics["train/seconds"] < 60
     assert metrics["train/parameters"] == sum(parameter.numel() for parameter in model.parameters())
     artifacts = {artifact.path for artifact in client.list_artifacts(run.info.run_id, "model")}
     assert artifacts == {f"model/{name}" for name in ("history.csv", "run.json", "spec.json", WEIGHTS)}
-    logged_weights = next((tmp_path / "artifacts").rglob(WEIGHTS))
-    assert logged_weights.read_bytes() == (tmp_path / "model" / WEIGHTS).read_bytes()
+    assert next((tmp_path / "artifacts").rglob(WEIGHTS)).read_bytes() == (folder / WEIGHTS).read_bytes()
 
 
 @pytest.fixture
@@ -165,29 +142,29 @@ def test_a_sweep_does_not_repeat_a_finished_training(
 def test_a_search_prunes_a_poor_training(
     settings: Settings, tmp_path: Path, parent: str, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    values: dict[str, Any] = {
-        "sweep__name": "s",
-        "sweep__prune": True,
-        "sweep__prune_after_trials": 1,
-        "sweep__prune_after_epochs": 1,
-    }
+    values: dict[str, Any] = {"sweep__name": "s", "sweep__prune": True, "sweep__prune_after_trials": 1}
+    values["sweep__prune_after_epochs"] = 1
     study = open_study(settings(**values).sweep, parent, create=True)
-    validate_with(monkeypatch, [0.5, 0.6, 0.7])
-    good = study.ask({}).number
-    assert train(settings(**values, sweep__trial=good), tmp_path / "good") == pytest.approx(0.7)
-    study.tell(good, 0.7)
-    validate_with(monkeypatch, [0.65, 0.2, 0.3])  # the best so far counts
-    kept = study.ask({}).number
-    train(settings(**values, seed=1, sweep__trial=kept), tmp_path / "kept")
-    validate_with(monkeypatch, [0.1, 0.1, 0.9])
-    poor = study.ask({}).number
-    values["sweep__prune_after_epochs"] = 2
-    with pytest.raises(Pruned):
-        train(settings(**values, seed=2, sweep__trial=poor), tmp_path / "poor")
-    assert study.trials[poor].intermediate_values == pytest.approx({1: 0.1, 2: 0.1})
-    assert study.trials[poor].state.name == "PRUNED"
-    assert runs(settings())[0].info.status == "KILLED"
-    assert not (tmp_path / "poor").exists()
+
+    def trained(seed: int, taus: list[float], reported: bool = False, **changes: Any) -> optuna.Trial:
+        validate_with(monkeypatch, taus)
+        trial = study.ask({})
+        if reported:
+            trial.report(taus[0], 1)  # as of a training that is resumed, of which Optuna warns
+        assert train(settings(**{**values, "seed": seed, **changes}, sweep__trial=trial.number), tmp_path / str(seed))
+        return trial
+
+    study.tell(trained(0, [0.5, 0.6, 0.7], reported=True), 0.7)
+    trained(1, [0.65, 0.2, 0.3])  # the best so far counts
+    trained(2, [0.1, 0.2, 0.3], sweep__prune=False)
+    trained(3, [0.1, 0.2, 0.3], sweep__prune_after_trials=9)
+    for epochs in (1, 2):
+        with pytest.raises(Pruned):
+            trained(4, [0.1, 0.1, 0.9], sweep__prune_after_epochs=epochs)
+        assert study.trials[-1].intermediate_values == pytest.approx(dict.fromkeys(range(1, epochs + 1), 0.1))
+        assert study.trials[-1].state.name == "PRUNED"
+        assert (runs(settings())[0].info.status, runs(settings())[0].data.tags["ended_by"]) == ("KILLED", "pruning")
+    assert not (tmp_path / "4").exists()
     assert not list((tmp_path / "state" / "training").iterdir())
 
 
@@ -247,11 +224,6 @@ def test_dvc_gets_the_result_of_a_training_whose_end_it_did_not_record(
     assert len(runs(config)) == 3
 
 
-def test_peak_memory_is_in_bytes() -> None:
-    resident = psutil.Process().memory_info().rss
-    assert 0.99 * resident <= peak_memory_bytes() <= 50 * resident
-
-
 def test_checkpoints_of_other_code_are_removed(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -272,45 +244,32 @@ def test_checkpoints_of_other_code_are_removed(
     assert "other code" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("seed", "overrides", "name"),
-    [
-        (0, [], "gst layout:synthetic:random"),
-        (2, [], "gst seed=2 layout:synthetic:random"),
-        (0, ["seed=0", "collection=layout/cpu/random", "tracking.uri=x"], "gst seed=0 layout:synthetic:random"),
-        (
-            2,
-            ["+trainer.warmup=0.012345678", "loss=hinge"],
-            "gst warmup=0.01235 loss=hinge seed=2 layout:synthetic:random",
-        ),
-    ],
-)
-def test_the_name_of_a_run_begins_with_what_differs(
-    seed: int, overrides: list[str], name: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    setup = open_setup(settings(seed=seed))
-    monkeypatch.delenv("DVC_EXP_NAME", raising=False)
-    assert run_name(setup, overrides) == name
-    monkeypatch.setenv("DVC_EXP_NAME", "wide-model")
-    assert run_name(setup, overrides) == name.replace("gst", "gst wide-model")
+def test_the_name_of_a_run_begins_with_what_differs(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed, overrides, changed in (
+        (0, [], ""),
+        (2, [], "seed=2 "),
+        (0, ["seed=0", "collection=layout/cpu/random", "tracking.uri=x"], "seed=0 "),
+        (2, ["+trainer.warmup=0.012345678", "loss=hinge"], "warmup=0.01235 loss=hinge seed=2 "),
+    ):
+        setup = open_setup(settings(seed=seed))
+        monkeypatch.delenv("DVC_EXP_NAME", raising=False)
+        assert run_name(setup, overrides) == f"gst {changed}layout:synthetic:random"
+        monkeypatch.setenv("DVC_EXP_NAME", "wide-model")
+        assert run_name(setup, overrides) == f"gst wide-model {changed}layout:synthetic:random"
 
 
 def test_settings_of_the_data_are_those_of_the_stores(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    settings: Settings, tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def made(setup: Setup) -> dict[str, Any]:
-        return training_module._data_settings(setup)
-
-    changes = {"featurize__scaling": "minmax", "partition__max_nodes": 7}
-    setup = open_setup(settings(**changes))
-    assert (made(setup)["featurize.scaling"], made(setup)["partition.max_nodes"]) == ("standard", 20)
-    assert caplog.text == ""  # outside of experiments the stores alone decide
+    changes = {"featurize__scaling": "minmax", "partition__max_nodes": 7, "trainer__max_epochs": 1}
+    train(settings(**changes), tmp_path / "model")
+    assert "no effect" not in caplog.text  # outside of experiments the stores alone decide
     monkeypatch.setattr(training_module, "chosen_experiment", lambda: "synthetic")
-    with caplog.at_level(logging.WARNING):
-        made(setup)
-    first, second = (record.getMessage() for record in caplog.records)
-    assert first.startswith("featurize.scaling=minmax: ")
-    assert "standard" in first
-    assert second.startswith("partition.max_nodes=7: ")
-    assert "20" in second
-    assert "partition.max_nodes" not in made(open_setup(settings(method="full", **changes)))
+    train(settings(**changes), tmp_path / "model")
+    first, second = (message for message in caplog.messages if "no effect" in message)
+    assert (first.startswith("featurize.scaling=minmax: "), "standard" in first) == (True, True)
+    assert (second.startswith("partition.max_nodes=7: "), "20" in second) == (True, True)
+    train(settings(method="full", **changes), tmp_path / "full")
+    whole, _, segments = (run.data.params for run in runs(settings()))
+    assert (segments["featurize.scaling"], segments["partition.max_nodes"]) == ("standard", "20")
+    assert "partition.max_nodes" not in whole
