@@ -50,8 +50,8 @@ def make_run(
         with mlflow.start_run(experiment_id=experiment, tags={"data": data, **(tags or {})}) as run:
             mlflow.log_params({"seed": 7, **(parameters or {})})
             mlflow.log_metrics(metrics or {})
+            write_json(folder / "run.json", {"run_id": run.info.run_id, "tracking_uri": mlflow.get_tracking_uri()})
             mlflow.log_artifacts(str(folder), "model")
-        write_json(folder / "run.json", {"run_id": run.info.run_id, "tracking_uri": mlflow.get_tracking_uri()})
         return folder
 
     return make

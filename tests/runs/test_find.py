@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import shutil
 from pathlib import Path
+from typing import Any
 
 import mlflow
 import pytest
@@ -23,7 +22,7 @@ def same(folder: Path, other: Path) -> bool:
     return folder != other and all(sha256_file(folder / name) == sha256_file(other / name) for name in (SPEC, WEIGHTS))
 
 
-def test_paths_and_runs(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_and_runs(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_run()
     run_id = run_of(model)
     assert model_folder(model) == model
@@ -31,8 +30,14 @@ def test_paths_and_runs(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.M
     assert model_folder(model.name) == Path(model.name)
     monkeypatch.setenv(SHARED_VARIABLE, str(model.parent))
     assert model_folder(f"$HLORANK_SHARED/{model.name}") == model
+    at_exit = list[tuple[Any, ...]]()
+    monkeypatch.setattr("atexit.register", lambda *call, **_: at_exit.append(call))
     for reference in (run_id, f"runs:/{run_id}/model"):
-        assert same(model_folder(reference), model)
+        assert same(found := model_folder(reference), model)
+    for remove, *arguments in at_exit:
+        if remove is shutil.rmtree:
+            remove(*arguments)
+    assert not found.exists(), "a download is deleted with the process"
     assert hlorank.load(run_id).spec.method == "linear_ranking"
 
 
@@ -72,12 +77,3 @@ def test_references_without_a_model(make_run: MakeRun, tmp_path: Path) -> None:
         (line,) = str(caught.value).splitlines()
         assert line.startswith(f"{reference}: model: ")
         assert named in line
-
-
-def test_a_download_is_deleted_with_the_process(make_run: MakeRun, tmp_path: Path) -> None:
-    code = "import sys; from hlorank.runs.find import model_folder; print(model_folder(sys.argv[1]))"
-    command = [sys.executable, "-c", code, run_of(make_run())]
-    environment = {**os.environ, "MLFLOW_TRACKING_URI": mlflow.get_tracking_uri(), "TMPDIR": str(tmp_path)}
-    printed = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
-    assert Path(printed.strip()).is_relative_to(tmp_path)
-    assert not list(tmp_path.glob("hlorank-model-*"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -23,23 +22,15 @@ from hlorank.metrics import BEST_TAU
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 PARENT_VARIABLE = "HLORANK_PARENT_RUN"
 """Variable of the processes of a sweep's jobs: the id of the sweep's run."""
-FINGERPRINT = "hlorank.fingerprint"
-"""Tag of a training's run: the fingerprint of its configuration and data."""
-CODE = "hlorank.code"
-"""Tag of a training's run: the digest of the code that it ran."""
-FEATURES = "features"
-"""Tag of a run: the fingerprint of its features, however these are cut into segments."""
-MODEL = "model"
-"""Tag of an evaluated run: the digest of its model."""
-EVALUATION = "hlorank.evaluation"
-"""Tag of an evaluated run: the fingerprint of the code of the evaluation."""
-ENDED_BY = "ended_by"
-"""Tag of a run that ended early: by its search, `PRUNING`."""
-PRUNING = "pruning"
-SWEEP, NAME = "hlorank.sweep", "hlorank.sweep.name"
-"""Tags of a sweep's run: its command, and its name. The former, with the sweep's id, is a tag of its trainings, too."""
-NOTE = "mlflow.note.content"
-"""Tag of a run or an experiment that MLflow shows as its description, in Markdown."""
+# Tags of runs.
+FINGERPRINT = "hlorank.fingerprint"  # of the configuration and data of a training
+CODE = "hlorank.code"  # the digest of the code that a training ran
+FEATURES = "features"  # the fingerprint of the features, however these are cut into segments
+MODEL = "model"  # the digest of the model that was evaluated
+EVALUATION = "hlorank.evaluation"  # the fingerprint of the code of the evaluation
+ENDED_BY, PRUNING = "ended_by", "pruning"  # of a training that its search ended early
+SWEEP, NAME = "hlorank.sweep", "hlorank.sweep.name"  # of a sweep: its command, and its name
+NOTE = "mlflow.note.content"  # shown as the description of a run or an experiment, in Markdown
 NOTE_LENGTH, NAME_LENGTH = 5000, 250
 """Characters that every store has room for in a tag, and in the name of a run."""
 MANY = 50_000
@@ -102,10 +93,11 @@ def _is_database(uri: str) -> bool:
 @cache
 def check_server(uri: str) -> None:
     """Raise a ConnectionError if a store is on a server that cannot be used; create MLflow's tables in a database."""
+    problem = None
     if uri.startswith(("http:", "https:")):
         problem = _problem_of_mlflow_server(uri)
-    else:
-        problem = _problem_of_database_server(uri) if _is_database(uri) and database_file(uri) is None else None
+    elif _is_database(uri) and database_file(uri) is None:
+        problem = _problem_of_database_server(uri)
     if problem is not None:
         raise ConnectionError(errno.ECONNREFUSED, problem, redact_credentials(uri))
 
@@ -116,12 +108,10 @@ def _problem_of_mlflow_server(uri: str) -> str | None:
     from mlflow.utils.credentials import get_default_host_creds
     from mlflow.utils.rest_utils import http_request
 
-    request = get_default_host_creds(uri), "/api/2.0/mlflow/experiments/search", "GET"
+    request = get_default_host_creds(uri), "/api/2.0/mlflow/experiments/search?max_results=1", "GET"
     seconds = int(os.environ.get("MLFLOW_HTTP_REQUEST_TIMEOUT", _RESPONSE_SECONDS))
     try:
-        response = http_request(
-            *request, params={"max_results": 1}, max_retries=0, timeout=seconds, raise_on_status=False
-        )
+        response = http_request(*request, max_retries=0, timeout=seconds, raise_on_status=False)
     except MlflowException as error:
         innermost = str(error.__context__).rpartition(": ")[2].strip("\"')")  # without the names of urllib3's objects
         return f"no MLflow server answers: {innermost}; start it, or give another address in {_PLACE}"
@@ -289,17 +279,10 @@ def error_lines(error: BaseException) -> list[str] | None:
     elif isinstance(error, OSError):
         names = (str(error.filename2 or error.filename or ""), error.strerror or str(error) or type(error).__name__)
         problems = [": ".join(filter(None, names))]
-    elif isinstance(error, _store_errors()):
-        import mlflow  # the error may be that of another process
+    elif type(error).__module__.partition(".")[0] in {"mlflow", "sqlalchemy"}:  # whose import takes seconds
+        import mlflow
 
-        store = mlflow.get_tracking_uri()
-        problems = [f"MLflow store {store}: {str(error).strip().splitlines()[0]}"]
+        problems = [f"MLflow store {mlflow.get_tracking_uri()}: {str(error).strip().splitlines()[0]}"]
     else:
         return None
     return [f"error: {one_line(problem)}" for problem in problems]
-
-
-def _store_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions of MLflow and of its database, if they are imported; their import takes seconds."""
-    names = {"mlflow.exceptions": "MlflowException", "sqlalchemy.exc": "SQLAlchemyError"}
-    return tuple(getattr(sys.modules[module], name) for module, name in names.items() if module in sys.modules)
