@@ -26,7 +26,7 @@ from hlorank.config import Config
 from hlorank.files import DataError, fingerprint, flatten, one_process
 from hlorank.metrics import BEST_TAU, TRAIN_SECONDS
 from hlorank.runs import sweeps as sweep_module
-from hlorank.runs.search import current_trial
+from hlorank.runs.search import current_trial, report
 from hlorank.runs.store import FINGERPRINT, NOTE, PARENT_VARIABLE, SWEEP, finished_training, open_run
 from hlorank.runs.sweeps import claim, job_names, job_table, job_tags, seed_table
 from hlorank.stages.command import stage
@@ -53,8 +53,7 @@ def train(config: Config) -> float:
         tau = 1 - abs(config.model.width - 30) / 30 + config.seed / 100
         if (trial := current_trial(config.sweep)) is not None:
             for epoch in range(1, 4):
-                trial.report(tau * epoch / 3, epoch)
-                trial.raise_if_pruned()
+                report(trial, tau * epoch / 3, epoch, last=False)
         mlflow.log_metrics({BEST_TAU: tau, TRAIN_SECONDS: 1.0})
         return tau
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pandas as pd
 from mlflow.entities import Metric, RunTag
@@ -24,7 +23,7 @@ from hlorank.evaluation.report.trainings import Run, Score, Tracked, model_and_r
 from hlorank.featurize.feature_store import GraphStore
 from hlorank.files import SPEC, DataError, code_digest, fingerprint, read_json, recorded_run
 from hlorank.metrics import BEST_TAU, TRAIN_SECONDS
-from hlorank.runs.find import run_of_model
+from hlorank.runs.find import RUN_ID, run_of_model
 from hlorank.runs.store import EVALUATION, FEATURES, MODEL, URI_VARIABLE, connect, existing_store, open_run
 from hlorank.runs.sweeps import job_names, job_table
 
@@ -34,7 +33,6 @@ TABLE = "per_graph.json"
 """Artifact of an evaluated run: the table of graphs that MLflow's UI compares between runs."""
 
 _STEP_MEMORY = "train/step_memory_bytes"  # with a prefix for each member of an ensemble
-_RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +46,7 @@ class EvaluationRun:
 
     def __init__(self, config: Config, model: Path) -> None:
         self._config, self._model = config, model
-        self._client = MlflowClient(connect(config.tracking))
+        connect(config.tracking)
 
     @property
     def tracked(self) -> Tracked | None:
@@ -67,22 +65,19 @@ class EvaluationRun:
             EVALUATION: fingerprint(code),
             MLFLOW_LOGGED_ARTIFACTS: json.dumps([{"path": TABLE, "type": "table"}]),
         }
-        run_id = run_of_model(self._client, recorded_run(self._model).get("run_id"), spec["spec_sha256"])
-        if run_id is not None:
-            self._log(run_id, metrics, output, tags)
-            return
         described = {key: str(spec[key]) for key in ("collection", "method", "data")} | {"run": "evaluated elsewhere"}
         name = f"{spec['method']} evaluation {self._config.collection}"
-        with open_run(self._config.tracking, name, described) as (run_id, _):
-            self._log(run_id, metrics, output, tags)
-
-    def _log(self, run_id: str, metrics: Mapping[str, float], output: Path, tags: Mapping[str, str]) -> None:
-        now = round(time.time() * 1000)
+        earlier = run_of_model(recorded_run(self._model), spec["spec_sha256"])
+        run: AbstractContextManager[tuple[str, bool]] = open_run(self._config.tracking, name, described)
+        if earlier is not None:
+            run = nullcontext((earlier.info.run_id, True))
         logged = {key: value for key, value in metrics.items() if key.rpartition("/")[2] in LOGGED}
-        values = [Metric(f"evaluate/{key}", value, now, 0) for key, value in logged.items()]
-        self._client.log_artifacts(run_id, str(output), "report")
-        self._client.log_dict(run_id, _ui_table(output / PER_GRAPH), TABLE)
-        self._client.log_batch(run_id, values, tags=[RunTag(key, value) for key, value in tags.items()])
+        values = [Metric(f"evaluate/{key}", value, round(time.time() * 1000), 0) for key, value in logged.items()]
+        client = MlflowClient()
+        with run as (run_id, _):
+            client.log_artifacts(run_id, str(output), "report")
+            client.log_dict(run_id, _ui_table(output / PER_GRAPH), TABLE)
+            client.log_batch(run_id, values, tags=[RunTag(key, value) for key, value in tags.items()])
 
 
 def _ui_table(per_graph: Path) -> dict[str, object]:
@@ -103,26 +98,24 @@ def tracked(model: Path) -> Tracked | None:
     """Return the store's record of the run of a model folder; None if the store lacks the run or cannot be used."""
     digest = read_json(model / SPEC).get("spec_sha256", "") if (model / SPEC).is_file() else ""
     recorded, run = recorded_run(model), None
-    try:
+    with suppress(DataError, MlflowException, ConnectionError):
         client = MlflowClient(existing_store())
-        if (run_id := run_of_model(client, recorded.get("run_id"), digest)) is not None:
-            run = client.get_run(run_id)
-            memories = [key for key in run.data.metrics if key.endswith(_STEP_MEMORY)]
-            sizes = [entry.value for key in memories for entry in client.get_metric_history(run_id, key)]
-    except (DataError, MlflowException, ConnectionError):
-        pass
+        run = run_of_model(recorded, digest)
     if run is None:
         # A folder does not choose the store, which gets the user's credentials.
         if "://" in (address := recorded.get("tracking_uri", "")) and not address.startswith("sqlite:"):
             _log.warning("%s: without costs, which are in the MLflow store %s; set %s", model, address, URI_VARIABLE)
         return None
-    metrics = run.data.metrics
+    run_id, metrics = run.info.run_id, run.data.metrics
+    memories = [key for key in metrics if key.endswith(_STEP_MEMORY)]
     return Tracked(
-        run_id=run.info.run_id,
+        run_id=run_id,
         settings=run.data.params,
         commit=run.data.tags.get(MLFLOW_GIT_COMMIT),
         parameters=metrics.get("train/parameters"),
-        step_memory_bytes=max(sizes, default=None),
+        step_memory_bytes=max(
+            (entry.value for key in memories for entry in client.get_metric_history(run_id, key)), default=None
+        ),
         seconds=metrics.get(TRAIN_SECONDS),
         step_seconds=metrics.get("train/step_seconds"),
         best_tau=metrics.get(BEST_TAU),
@@ -146,7 +139,7 @@ def find_runs(names: Sequence[str], score: Score | None = None) -> list[Run]:
         if (folder := Path(name)).is_dir():
             pairs = model_and_report_folders(folder)
             found = [scored(read_run(*pair, tracked(pair[0])), pair[0], score) for pair in pairs]
-        elif _RUN_ID.fullmatch(name):
+        elif RUN_ID.fullmatch(name):
             found = _stored_runs(name, score)
         else:
             raise ConfigError(f"{name}: expected a folder, or the id of an MLflow run (32 hexadecimal digits)")
@@ -163,20 +156,15 @@ def _stored_runs(run_id: str, score: Score | None) -> list[Run]:
         table = job_table(client, run_id)
         jobs = table.assign(job=job_names(table)).to_dict("records")
         for job in jobs or [{"run_id": run_id}]:
-            run = _downloaded(client, job["run_id"], score)
-            if run is not None:
-                found.append(run)
-            elif jobs:
-                _log.warning("%s: left out, as it has no model: %s", job["job"], job["reason"] or job["state"])
+            with TemporaryDirectory() as folder:
+                for root in {artifact.path for artifact in client.list_artifacts(job["run_id"])} & {"model", "report"}:
+                    client.download_artifacts(job["run_id"], root, folder)
+                model, report = Path(folder, "model"), Path(folder, "report")
+                if model.is_dir():
+                    found.append(scored(read_run(model, report, tracked(model), job["run_id"]), model, score))
+                elif jobs:
+                    reason = job["reason"] or job["state"]
+                    _log.warning("%s: left out, as it has no model: %s", job["job"], reason)
     except MlflowException as error:
         raise ConfigError(f"{run_id}: {str(error).splitlines()[0]} (MLflow store {store})") from None
     return found
-
-
-def _downloaded(client: Any, run_id: str, score: Score | None) -> Run | None:
-    """Download the model and the report of a run, and read them; None for a run without a model."""
-    with TemporaryDirectory() as folder:
-        for root in {artifact.path for artifact in client.list_artifacts(run_id)} & {"model", "report"}:
-            client.download_artifacts(run_id, root, folder)
-        model, report = Path(folder, "model"), Path(folder, "report")
-        return scored(read_run(model, report, tracked(model), run_id), model, score) if model.is_dir() else None

@@ -6,7 +6,7 @@ import atexit
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -15,9 +15,9 @@ from hlorank.config.train_sections import SWEEP_NAME
 from hlorank.data.collection import Collection
 from hlorank.files import SPEC, DataError, redact_credentials, resolve_path
 from hlorank.metrics import BEST_TAU, EXPERIMENT
-from hlorank.runs.store import FEATURES, MANY, MODEL, NAME, SWEEP, existing_store, stored_run
+from hlorank.runs.store import FEATURES, MODEL, NAME, SWEEP, existing_store, stored_run
 
-_RUN_ID = re.compile(r"[0-9a-f]{32}")
+RUN_ID = re.compile(r"[0-9a-f]{32}")
 _EXPECTED = "a model folder, an MLflow run id, runs:/<run id>/model or models:/<name>@<alias or /version>"
 
 
@@ -37,10 +37,8 @@ def model_folder(reference: str | Path) -> Path:
         below = ", ".join(sorted(path.parent.name for path in folder.glob(f"*/{SPEC}")))
         found = f"one that holds the models {below}" if below else "none in it"
         raise DataError("model", f"a folder that the stage train wrote, with {SPEC}", found, file=folder)
-    if _RUN_ID.fullmatch(text):
-        return _download(f"runs:/{text}/model", text)
-    if text.startswith(("runs:/", "models:/")):
-        return _download(text, text)
+    if text.startswith(("runs:/", "models:/")) or RUN_ID.fullmatch(text):
+        return _download(text)
     found = "a file; give the folder that holds it" if folder.exists() else "no such folder"
     raise DataError("model", _EXPECTED, found, file=text)
 
@@ -51,26 +49,25 @@ def resolve_alias(reference: str) -> str:
     if not reference.startswith("models:/") or not alias:
         return reference
     import mlflow
-    from mlflow.exceptions import MlflowException
 
     existing_store()
     try:
         return f"models:/{name}/{mlflow.MlflowClient().get_model_version_by_alias(name, alias).version}"
-    except MlflowException:
+    except mlflow.MlflowException:
         return reference
 
 
-def _download(uri: str, reference: str) -> Path:
-    """Download a model from MLflow and return its folder; errors name `reference`."""
+def _download(reference: str) -> Path:
+    """Download the model of a run, or a model by its MLflow address, and return its folder."""
     import mlflow
-    from mlflow.exceptions import MlflowException
 
     store = existing_store()
     target = tempfile.mkdtemp(prefix="hlorank-model-")
     atexit.register(shutil.rmtree, target, ignore_errors=True)
+    uri = f"runs:/{reference}/model" if RUN_ID.fullmatch(reference) else reference
     try:
         downloaded = Path(mlflow.artifacts.download_artifacts(uri, dst_path=target))
-    except (MlflowException, OSError) as error:
+    except (mlflow.MlflowException, OSError) as error:
         found = redact_credentials(f"{str(error).strip().splitlines()[0]} (tracking store {store})")
         raise DataError("model", "a run or a registered model of the MLflow store", found, file=reference) from None
     folders = [path.parent for path in sorted(downloaded.rglob(SPEC))]
@@ -80,16 +77,21 @@ def _download(uri: str, reference: str) -> Path:
     return folders[0]
 
 
-def run_of_model(client: Any, run_id: str | None, digest: str) -> str | None:
-    """Return the run that trained a model, if known, or else the last run that evaluated the model with this digest."""
-    if run_id is not None and stored_run(client, run_id) is not None:
-        return run_id
-    found = client.search_runs(_experiments(client), f"tags.{MODEL} = '{digest}'", max_results=1)
-    return str(found[0].info.run_id) if found else None
+def _search(conditions: str, **options: Any) -> list[Any]:
+    """Return the runs of all experiments that meet conditions."""
+    import mlflow
+
+    runs: list[Any] = mlflow.search_runs(
+        filter_string=conditions, search_all_experiments=True, output_format="list", **options
+    )
+    return runs
 
 
-def _experiments(client: Any) -> list[str]:
-    return [experiment.experiment_id for experiment in client.search_experiments()]
+def run_of_model(recorded: Mapping[str, Any], digest: str) -> Any:
+    """Return the run that a model folder has recorded, or else the last run that evaluated the model of this digest."""
+    if "run_id" in recorded and (run := stored_run(recorded["run_id"])) is not None:
+        return run
+    return next(iter(_search(f"tags.{MODEL} = '{digest}'", max_results=1)), None)
 
 
 def best_runs(collection: str | None = None, sweep: str | None = None) -> list[dict[str, Any]]:
@@ -98,18 +100,20 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
     They are in the order of the collections' names, the best first; of one collection, or of the sweep with a name,
     where these are given.
     """
-    import mlflow
-
-    conditions = [f"metrics.`{BEST_TAU}` > -2"]
+    store, conditions, place = existing_store(), [f"metrics.`{BEST_TAU}` > -2"], ""
     if collection is not None:
         collection = str(Collection.parse(collection))
         conditions.append(f"tags.collection = '{collection}'")
-    client = mlflow.MlflowClient(existing_store())
+        place = f" of {collection}"
     if sweep is not None:
-        conditions.append(f"tags.`{SWEEP}.{_sweep_of(client, sweep)}` LIKE '%'")
-    order = [f"metrics.`{BEST_TAU}` DESC"]
+        named = f"tags.`{NAME}` = '{sweep}'"
+        latest = _search(named, max_results=1) if SWEEP_NAME.fullmatch(sweep) else ()
+        if not latest:
+            raise DataError("sweep", f"a sweep named {sweep!r}", "none", file=store)
+        conditions.append(f"tags.`{SWEEP}.{latest[0].info.run_id}` LIKE '%'")
+        place += f" in the sweep {sweep!r}"
     best: dict[tuple[str, str], dict[str, Any]] = {}
-    for run in client.search_runs(_experiments(client), " and ".join(conditions), max_results=MANY, order_by=order):
+    for run in _search(" and ".join(conditions), order_by=[f"metrics.`{BEST_TAU}` DESC"]):
         tags = run.data.tags
         features = tags.get(FEATURES, tags["data"])
         found = {
@@ -125,21 +129,8 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
         }
         best.setdefault((tags["collection"], features), found)
     if not best:
-        of = "".join([f" of {collection}" if collection else "", f" in the sweep {sweep!r}" if sweep else ""])
-        expected = f"a finished training{of}, validated"
-        raise DataError("runs", expected, "none; make repro trains", file=client.tracking_uri)
+        raise DataError("runs", f"a finished training{place}, validated", "none; make repro trains", file=store)
     return sorted(best.values(), key=lambda found: str(found["collection"]))  # stable: keeps the best first
-
-
-def _sweep_of(client: Any, name: str) -> str:
-    """Return the id of the latest run of the sweep of a name."""
-    latest: Sequence[Any] = ()
-    if SWEEP_NAME.fullmatch(name):
-        order = ["attributes.start_time DESC"]
-        latest = client.search_runs(_experiments(client), f"tags.`{NAME}` = '{name}'", max_results=1, order_by=order)
-    if not latest:
-        raise DataError("sweep", f"a sweep named {name!r}", "none", file=client.tracking_uri)
-    return str(latest[0].info.run_id)
 
 
 def _model_of(run: Any) -> str:

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import lightning
+import optuna
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import MLFlowLogger
 
 from hlorank.config import TrackingConfig
 from hlorank.metrics import VALID_TAU
-from hlorank.runs.search import SearchTrial
+from hlorank.runs.search import report
 from hlorank.runs.store import tracking_uri
 
 
@@ -34,18 +35,15 @@ class TrialReport(Callback):
     Epochs of earlier members of an ensemble count before the first epoch of a member.
     """
 
-    def __init__(self, trial: SearchTrial) -> None:
+    def __init__(self, trial: optuna.Trial) -> None:
         self._trial = trial
         self._before = 0
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, *_: Any) -> None:
         """Report the epoch, which may raise Pruned; after the last one the training is not pruned any more."""
-        if (tau := trainer.callback_metrics.get(VALID_TAU)) is None:
-            return
-        epoch = trainer.current_epoch + 1
-        self._trial.report(float(tau), self._before + epoch)
-        if epoch != trainer.max_epochs:
-            self._trial.raise_if_pruned()
+        if (tau := trainer.callback_metrics.get(VALID_TAU)) is not None:
+            epoch = trainer.current_epoch + 1
+            report(self._trial, float(tau), self._before + epoch, last=epoch == trainer.max_epochs)
 
     def on_fit_end(self, trainer: lightning.Trainer, *_: Any) -> None:
         """Count the epochs of the member."""

@@ -6,7 +6,7 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from hlorank.data.collection import Collection
 from hlorank.files import RUN, SPEC, DataError, fingerprint, one_process, read_json, recorded_run, redact_credentials
@@ -22,13 +22,6 @@ CHAMPION = "champion"
 MEASURES = {"evaluate": "evaluate/valid/kendall_tau", "training": BEST_TAU}
 """Metrics of a run that measure its model on valid: the stage evaluate uses all configurations, training those that it
 validates on. Two models are compared by the first of these metrics that both have from the same data and code."""
-
-
-class _Valid(NamedTuple):
-    """Kendall tau on valid, and keys of its data, settings and code; two are comparable if they share a key."""
-
-    tau: float
-    keys: frozenset[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -70,23 +63,28 @@ def register(reference: str | Path, move: bool = False) -> Registration:
         digest = str(read_json(folder / SPEC)["spec_sha256"])
         versions = client.search_model_versions(f"name='{name}' and tags.{MODEL}='{digest}'")
         version = versions[0] if versions else _new_version(client, folder, spec, name, digest)
-        run_id, number = version.run_id, int(version.version)
-        valid = _valid(client, run_id)
-        for measure, result in valid.items():  # also for an old version, which may have been evaluated since
-            client.set_model_version_tag(name, version.version, f"valid_tau.{measure}", f"{result.tau:.6f}")
+        run, number = client.get_run(version.run_id), int(version.version)
+        taus = _taus(run)
+        for measure, tau in taus.items():  # also for an old version, which may have been evaluated since
+            client.set_model_version_tag(name, version.version, f"valid_tau.{measure}", f"{tau:.6f}")
         champion = client.get_registered_model(name).aliases.get(CHAMPION)
         if champion is not None and int(champion) == number:
             is_champion, reason = True, "it is the champion already"
         elif move:
             is_champion, reason = True, "moved as asked"
+        elif not taus:
+            is_champion, reason = False, "it has no Kendall tau on valid: run the stage evaluate"
+        elif champion is None:
+            is_champion, reason = True, "it is the first"
         else:
-            earlier = None if champion is None else client.get_model_version(name, str(champion))
-            is_champion, reason = _better(client, spec, valid, earlier)
+            best = client.get_run(client.get_model_version(name, str(champion)).run_id)
+            is_champion, reason = _better(run, best, f"the champion, version {champion}")
         if is_champion:
             client.set_registered_model_alias(name, CHAMPION, version.version)
-    taus = {measure: result.tau for measure, result in valid.items()}
     seed = version.tags["seed"]
-    return Registration(name, number, not versions, run_id, spec.method, seed, spec.data, taus, is_champion, reason)
+    return Registration(
+        name, number, not versions, version.run_id, spec.method, seed, spec.data, taus, is_champion, reason
+    )
 
 
 def _lock() -> Path:
@@ -99,26 +97,18 @@ def _lock() -> Path:
     return Path(tempfile.gettempdir(), f"hlorank-{os.getuid()}-{fingerprint(uri)}.lock")
 
 
-def _run_of(client: Any, folder: Path, digest: str) -> str:
-    """Return the run that a model folder names, or a run that evaluated the model if the store lacks that run."""
+def _new_version(client: Any, folder: Path, spec: Spec, name: str, digest: str) -> Any:
+    """Package a model and register it as a version, of the run that trained it, or else of one that evaluated it."""
     from mlflow import get_tracking_uri
+    from mlflow.utils.logging_utils import disable_logging, enable_logging
 
     recorded = recorded_run(folder)
-    run_id = run_of_model(client, recorded.get("run_id"), digest)
-    if run_id is None:
+    if (run := run_of_model(recorded, digest)) is None:
         store = recorded.get("tracking_uri", "its store")
         found = f"{recorded.get('run_id', 'none')}, which is not; set MLFLOW_TRACKING_URI to {store}, or run the stage "
         expected = f"a run in the MLflow store {redact_credentials(get_tracking_uri())}"
         raise DataError("run_id", expected, f"{found}evaluate, which opens one", file=folder / RUN)
-    return run_id
-
-
-def _new_version(client: Any, folder: Path, spec: Spec, name: str, digest: str) -> Any:
-    """Package a model and register it as a version."""
-    from mlflow.utils.logging_utils import disable_logging, enable_logging
-
-    run_id = _run_of(client, folder, digest)
-    seed = client.get_run(run_id).data.params.get("seed", "")
+    run_id, seed = run.info.run_id, run.data.params.get("seed", "")
     described = {"collection": spec.collection, "method": spec.method, "data": spec.data, "seed": seed}
     disable_logging()  # MLflow prints lines about the version to standard error, whatever its level of logging
     try:
@@ -127,42 +117,37 @@ def _new_version(client: Any, folder: Path, spec: Spec, name: str, digest: str) 
         enable_logging()
     if not client.get_registered_model(name).description:  # it may be the user's
         client.update_registered_model(name, f"Rankers of {spec.collection}. The best one on valid is its {CHAMPION}.")
-    taus = [f", valid tau {valid.tau:.4f} by {measure}" for measure, valid in _valid(client, run_id).items()]
+    taus = [f", valid tau {tau:.4f} by {measure}" for measure, tau in _taus(run).items()]
     text = f"{spec.method}, seed {seed}, trained in run {run_id}{''.join(taus)}"
     return client.update_model_version(name, str(info.registered_model_version), text)
 
 
-def _valid(client: Any, run_id: str) -> dict[str, _Valid]:
+def _taus(run: Any) -> dict[str, float]:
     """Return the Kendall tau on valid by each of `MEASURES` that a run has."""
-    run = client.get_run(run_id).data
-    configs, code = run.params.get("trainer.validation_configs", ""), run.tags.get(CODE, "")
+    metrics = run.data.metrics
+    return {measure: metrics[metric] for measure, metric in MEASURES.items() if metric in metrics}
+
+
+def _keys(run: Any, measure: str) -> set[tuple[str, ...]]:
+    """Return the data, settings and code of a measure, in one or two ways: runs that share a key are comparable."""
+    tags = run.data.tags
+    if measure == "training":
+        return {(tags["data"], run.data.params.get("trainer.validation_configs", ""), tags.get(CODE, ""))}
     # The result of evaluate does not depend on segments, which change the tag `data`.
-    data = [run.tags["data"], *([run.tags[FEATURES]] if FEATURES in run.tags else [])]
-    keys = {
-        "evaluate": frozenset((fingerprint, run.tags.get(EVALUATION, "")) for fingerprint in data),
-        "training": frozenset({(run.tags["data"], configs, code)}),
-    }
-    return {
-        measure: _Valid(run.metrics[metric], keys[measure])
-        for measure, metric in MEASURES.items()
-        if metric in run.metrics
-    }
+    return {(tags[name], tags.get(EVALUATION, "")) for name in ("data", FEATURES) if name in tags}
 
 
-def _better(client: Any, spec: Spec, own: dict[str, _Valid], champion: Any) -> tuple[bool, str]:
-    """Return whether a model becomes the champion, and the reason."""
-    if not own:
-        return False, "it has no Kendall tau on valid: run the stage evaluate"
-    if champion is None:
-        return True, "it is the first"
-    than, other = f"the champion, version {champion.version}", _valid(client, champion.run_id)
+def _better(run: Any, champion: Any, than: str) -> tuple[bool, str]:
+    """Return whether the model of a run is better than that of the champion's, and the reason."""
+    own, other = _taus(run), _taus(champion)
     for measure in MEASURES:
-        if measure in own and measure in other and own[measure].keys & other[measure].keys:
-            tau, best = own[measure].tau, other[measure].tau
+        if measure in own and measure in other and _keys(run, measure) & _keys(champion, measure):
+            tau, best = own[measure], other[measure]
             return tau > best, f"valid tau {tau:.4f} by {measure}, {best:.4f} of {than}"
-    if champion.tags["data"] == spec.data:
+    data, other_data = run.data.tags["data"], champion.data.tags["data"]
+    if data == other_data:
         same = f"it has no metric in common with {than}, from the same code and validation settings"
         return False, f"{same}: run the stage evaluate for both"
-    changed = f"it was trained on data {spec.data}, {than}, on {champion.tags['data']}"
+    changed = f"it was trained on data {data}, {than}, on {other_data}"
     remedy = "run the stage evaluate for both; if graphs or features changed, train again, or give --champion"
     return False, f"{changed}, and no evaluation covers both: {remedy}"

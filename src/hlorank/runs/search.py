@@ -92,37 +92,27 @@ def open_study(config: SweepConfig, parent: str, create: bool) -> optuna.Study:
     return optuna.load_study(study_name=name, storage=storage, pruner=pruner)
 
 
-class SearchTrial:
-    """Trial in the process of its training, by its number in the study."""
-
-    def __init__(self, study: optuna.Study, number: int) -> None:
-        from optuna.trial import Trial
-
-        self._study, self._number = study, number
-        frozen = study.trials[number]
-        self._reported = set(frozen.intermediate_values)
-        self._trial = Trial(study, frozen._trial_id)  # Optuna's own way to open a trial of another process
-
-    def report(self, tau: float, step: int) -> None:
-        """Report a validation, once for each step: a training that is resumed may repeat its last one."""
-        if step not in self._reported:
-            self._trial.report(tau, step)
-
-    def raise_if_pruned(self) -> None:
-        """Raise `Pruned` if the best validation of the trial is below the median of earlier trials."""
-        from optuna.trial import TrialState
-
-        if self._trial.should_prune():
-            self._study.tell(self._number, state=TrialState.PRUNED)
-            raise Pruned
-
-
-def current_trial(config: SweepConfig) -> SearchTrial | None:
+def current_trial(config: SweepConfig) -> optuna.Trial | None:
     """Return the trial that this process trains; None outside of searches."""
     parent = os.environ.get(PARENT_VARIABLE)
     if parent is None or config.trial is None:
         return None
-    return SearchTrial(open_study(config, parent, create=False), config.trial)
+    from optuna.trial import Trial
+
+    study = open_study(config, parent, create=False)
+    return Trial(study, study.trials[config.trial]._trial_id)  # Optuna's own way to open a trial of another process
+
+
+def report(trial: optuna.Trial, tau: float, step: int, last: bool) -> None:
+    """Report a validation, and raise `Pruned` if the best one of the trial is below the median of earlier trials."""
+    from optuna.trial import TrialState
+
+    # A training that is resumed may repeat its last step, of which Optuna warns.
+    if step not in trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values:
+        trial.report(tau, step)
+    if not last and trial.should_prune():
+        trial.study.tell(trial.number, state=TrialState.PRUNED)
+        raise Pruned
 
 
 class SearchSettings(Section):
@@ -164,13 +154,19 @@ class Search:
         """Run interrupted trials, then new ones, until enough have a result."""
         from optuna.trial import TrialState
 
-        results, wanted = (TrialState.COMPLETE, TrialState.PRUNED), self.settings.n_trials
-        waiting = self._interrupted()
+        failed, wanted = TrialState.FAIL, self.settings.n_trials
+        waiting = []
+        for trial in self._trials(TrialState.RUNNING):
+            if trial.params.keys() == self._space.keys():
+                waiting.append(trial)
+            else:
+                self.study.tell(trial.number, state=failed)
         if waiting:
             log.info("%d trials were interrupted and run again", len(waiting))
-        max_failed = self._count(TrialState.FAIL) + wanted
-        while self._count(TrialState.FAIL) < max_failed:
-            if (count := min(self.settings.n_jobs, wanted - self._count(*results))) <= 0:
+        max_failed = len(self._trials(failed)) + wanted
+        while len(self._trials(failed)) < max_failed:
+            missing = wanted - len(self._trials(TrialState.COMPLETE, TrialState.PRUNED))
+            if (count := min(self.settings.n_jobs, missing)) <= 0:
                 break
             batch, waiting = waiting[:count], waiting[count:]
             batch += [self._ask() for _ in range(count - len(batch))]
@@ -179,42 +175,29 @@ class Search:
             for trial, value in zip(batch, launch(jobs), strict=True):
                 self._tell(trial.number, value)
         for trial in waiting:  # left over after `n_trials` was reduced
-            self.study.tell(trial.number, state=TrialState.FAIL)
+            self.study.tell(trial.number, state=failed)
 
-    def _interrupted(self) -> list[Any]:
-        """Return the trials that an earlier process did not finish; trials without all values fail."""
-        from optuna.trial import TrialState
-
-        complete = []
-        for trial in self.study.get_trials(states=(TrialState.RUNNING,)):
-            if trial.params.keys() == self._space.keys():
-                complete.append(trial)
-            else:
-                self.study.tell(trial.number, state=TrialState.FAIL)
-        return complete
-
-    def _count(self, *states: TrialState) -> int:
-        return len(self.study.get_trials(deepcopy=False, states=states))
+    def _trials(self, *states: TrialState) -> list[Any]:
+        return self.study.get_trials(deepcopy=False, states=states or None)
 
     def _ask(self) -> Any:
         import optuna
 
-        number = len(self.study.get_trials(deepcopy=False))
-        seed = int(np.random.SeedSequence([self.settings.seed, number]).generate_state(1)[0])
+        seed = int(np.random.SeedSequence([self.settings.seed, len(self._trials())]).generate_state(1)[0])
         samplers = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
         self.study.sampler = samplers[self.settings.sampler](seed=seed)
         return self.study.ask(self._space)
 
     def _tell(self, number: int, value: Any) -> None:
+        """Record the result of a trial, unless the process of its training has pruned it."""
         from optuna.trial import TrialState
 
-        trial = self.study.get_trials(deepcopy=False)[number]
-        if trial.state is not TrialState.RUNNING:
-            log.info("trial %d: %s", number, trial.state.name.lower())  # pruned by the process of the training
-        elif value is None or math.isnan(value):
-            self.study.tell(number, state=TrialState.FAIL)
-            log.info("trial %d: failed", number)
-        else:
-            self.study.tell(number, value)
+        if self._trials()[number].state is TrialState.RUNNING:
+            failed = value is None or math.isnan(value)
+            self.study.tell(number, None if failed else value, TrialState.FAIL if failed else None)
+        told = self._trials()[number]
+        result = told.state.name.lower()
+        if told.state is TrialState.COMPLETE:
             best = self.study.best_trial
-            log.info("trial %d: %.4f, best %.4f of trial %d", number, value, best.value, best.number)
+            result = f"{told.value:.4f}, best {best.value:.4f} of trial {best.number}"
+        log.info("trial %d: %s", number, result)

@@ -201,13 +201,13 @@ def open_experiment(config: TrackingConfig) -> str:
     return experiment_id
 
 
-def stored_run(client: Any, run_id: str) -> Any:
+def stored_run(run_id: str) -> Any:
     """Return a run, None if the store has no such run or it was deleted."""
-    from mlflow.exceptions import MlflowException
+    import mlflow
 
     try:
-        run = client.get_run(run_id)
-    except MlflowException:
+        run = mlflow.get_run(run_id)
+    except mlflow.MlflowException:
         return None
     return run if run.info.lifecycle_stage == "active" else None
 
@@ -218,14 +218,16 @@ def finished_training(config: TrackingConfig, key: str) -> tuple[str, float] | N
     The best tau, which a training logs last of all, says that it has finished; the status of the run may be that of a
     later evaluation which was killed.
     """
-    from mlflow.tracking import MlflowClient
+    import mlflow
 
-    client = MlflowClient(connect(config))
-    experiment = client.get_experiment_by_name(config.experiment)
-    if experiment is None:
-        return None
-    query = f"tags.`{FINGERPRINT}` = '{key}' and metrics.`{BEST_TAU}` > -2"
-    runs = client.search_runs([experiment.experiment_id], query, max_results=1, order_by=["attributes.start_time"])
+    connect(config)
+    runs: list[Any] = mlflow.search_runs(
+        experiment_names=[config.experiment],
+        filter_string=f"tags.`{FINGERPRINT}` = '{key}' and metrics.`{BEST_TAU}` > -2",
+        order_by=["attributes.start_time"],
+        max_results=1,
+        output_format="list",
+    )
     return (runs[0].info.run_id, runs[0].data.metrics[BEST_TAU]) if runs else None
 
 
@@ -245,8 +247,8 @@ def open_run(
     from mlflow.utils.git_utils import get_git_commit
     from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT
 
-    client = mlflow.MlflowClient(connect(config))
-    earlier = None if run_id is None else stored_run(client, run_id)
+    connect(config)
+    earlier = None if run_id is None else stored_run(run_id)
     if earlier is None:
         open_experiment(config)
         commit = get_git_commit(str(Path.cwd()))  # MLflow itself records that of the installed package

@@ -52,6 +52,7 @@ _REASON_LENGTH = 500  # a tag has room for 8,000 characters
 _DESCRIBED = 15  # rows of a table in the description of a sweep's run
 _STATES = ("interrupted", "failed", "pruned", "finished")
 _SEED, _SECONDS = "seed", "train_seconds"
+_RESULTS = [_SEED, TAU, _SECONDS, "state", "run_id", "reason"]  # columns of the table after the keys
 _NOT_VARIED = ("sweep.", "output")  # number of the job, and its folder
 _LONG_FRACTION = re.compile(r"\d\.\d{5,}(e-?\d+)?")  # drawn by a sampler
 
@@ -100,7 +101,7 @@ def _record_failure(client: Any, parent: str, overrides: Iterable[str], error: E
     ((tag, values),) = _tags(parent, overrides).items()
     runs = [run for run in tagged_runs(client, parent) if run.data.tags[tag] == values and _state(run) != "finished"]
     if runs:
-        run_id = runs[0].info.run_id
+        run_id = runs[-1].info.run_id
     else:
         experiment = client.get_run(parent).info.experiment_id
         tags = {tag: values, "mlflow.parentRunId": parent}
@@ -120,10 +121,10 @@ def _retry(client: Any, parent: str) -> None:
 
 
 def tagged_runs(client: Any, parent: str) -> list[Any]:
-    """Return the runs in the table of a sweep, the latest first."""
+    """Return the runs in the table of a sweep, the latest last."""
     query = f"tags.`{SWEEP}.{parent}` LIKE '%'"
     experiment = client.get_run(parent).info.experiment_id
-    return list(client.search_runs([experiment], query, max_results=MANY, order_by=["attributes.start_time DESC"]))
+    return list(client.search_runs([experiment], query, max_results=MANY, order_by=["attributes.start_time"]))
 
 
 def _state(run: Any) -> str:
@@ -142,36 +143,35 @@ def job_table(client: Any, parent: str) -> pd.DataFrame:
     """
     import pandas as pd
 
-    jobs = dict[str, Any]()
-    for run in sorted(tagged_runs(client, parent), key=lambda run: _STATES.index(_state(run)), reverse=True):
-        jobs.setdefault(run.data.tags[f"{SWEEP}.{parent}"], run)
-    values = [json.loads(job) for job in jobs]
-    keys = [
-        key
-        for key in sorted({key for job in values for key in job} - {_SEED})
-        if not key.startswith(_NOT_VARIED) and len({job.get(key) for job in values}) > 1
+    runs = sorted(tagged_runs(client, parent), key=lambda run: _STATES.index(_state(run)))
+    jobs = {run.data.tags[f"{SWEEP}.{parent}"]: run for run in runs}
+    overrides = pd.DataFrame([json.loads(job) for job in jobs], dtype=object).fillna("")
+    varied = (key for key in overrides if key != _SEED and overrides[key].nunique() > 1)
+    keys = sorted(key for key in varied if not key.startswith(_NOT_VARIED))
+    results = [
+        {
+            _SEED: run.data.params.get(_SEED, json.loads(job).get(_SEED, "")),
+            TAU: run.data.metrics.get(BEST_TAU),
+            _SECONDS: run.data.metrics.get(TRAIN_SECONDS) if _state(run) == "finished" else None,
+            "state": _state(run),
+            "run_id": run.info.run_id,
+            "reason": run.data.tags.get(_REASON, ""),
+        }
+        for job, run in jobs.items()
     ]
-    rows = [
-        {key: job.get(key, "") for key in keys}
-        | {_SEED: run.data.params.get(_SEED, job.get(_SEED, "")), TAU: run.data.metrics.get(BEST_TAU)}
-        | {_SECONDS: run.data.metrics.get(TRAIN_SECONDS) if _state(run) == "finished" else None, "state": _state(run)}
-        | {"run_id": run.info.run_id, "reason": run.data.tags.get(_REASON, "")}
-        for job, run in zip(values, jobs.values(), strict=True)
-    ]
-    columns = [*keys, _SEED, TAU, _SECONDS, "state", "run_id", "reason"]
-    table = pd.DataFrame(rows, columns=columns).astype({TAU: float, _SECONDS: float})
+    table = overrides[keys].join(pd.DataFrame(results, columns=_RESULTS).astype({TAU: float, _SECONDS: float}))
     return table.sort_values([TAU, *keys, _SEED], ascending=[False, *[True] * (len(keys) + 1)], ignore_index=True)
 
 
 def job_names(table: pd.DataFrame) -> list[str]:
     """Return the overrides that tell the jobs of a table apart, as text."""
-    keys = table.columns[: list(table.columns).index(_SEED) + 1]
+    keys = [*table.columns[: -len(_RESULTS)], _SEED]
     return [" ".join(f"{key}={row[key]}" for key in keys if row[key]) for row in table.to_dict("records")]
 
 
 def seed_table(table: pd.DataFrame) -> pd.DataFrame:
     """Return number of seeds, mean and sample standard deviation of the Kendall tau, the best combination first."""
-    keys = [*table.columns[: list(table.columns).index(_SEED)]]
+    keys = [*table.columns[: -len(_RESULTS)]]
     groups = table[table[TAU].notna()].assign(all="").groupby(keys or ["all"], sort=False)[TAU]
     means = groups.agg(seeds="count", mean="mean", standard_deviation="std").reset_index()
     return means[[*keys, "seeds", "mean", "standard_deviation"]].sort_values("mean", ascending=False, ignore_index=True)
@@ -182,23 +182,19 @@ def short_value(value: str) -> str:
     return f"{float(value):.4g}" if _LONG_FRACTION.fullmatch(value) else value
 
 
-def _cells(table: pd.DataFrame) -> list[list[str]]:
-    """Return a table's rows as text: numbers rounded, missing ones empty."""
-
-    def text(value: Any, digits: int) -> str:
-        number = isinstance(value, float)
-        return short_value(str(value)) if not number else "" if value != value else f"{value:.{digits}f}"
-
-    rows = table.to_dict("records")
-    return [[text(row[column], 1 if column == _SECONDS else 4) for column in table.columns] for row in rows]
-
-
 def _print(table: pd.DataFrame, title: str) -> None:
     ranks = {"run_id": 1, "state": 2, _SECONDS: 3}
     numbers = {_SEED, TAU, _SECONDS, "seeds", "mean", "standard_deviation"}
     columns = [Column(column, ranks.get(column, 0), number=column in numbers) for column in table.columns]
+    shown = table.assign(
+        **{
+            column: ["" if value != value else f"{value:.{1 if column == _SECONDS else 4}f}" for value in table[column]]
+            for column in table.select_dtypes("floating")
+        }
+    )
+    rows = [[short_value(str(value)) for value in row] for row in shown.itertuples(index=False)]
     sys.stdout.write(f"\n{title}\n")
-    print_table(columns, _cells(table), option="sweep/jobs.csv of the run")
+    print_table(columns, rows, option="sweep/jobs.csv of the run")
 
 
 class Sweep:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -44,7 +44,6 @@ from hlorank.runs.store import (
     Pruned,
     finished_training,
     open_run,
-    tracking_uri,
 )
 from hlorank.runs.sweeps import chosen_experiment, claim, in_sweep, job_tags, short_value, task_overrides
 from hlorank.training.process_group import ProcessGroup
@@ -130,7 +129,7 @@ def _opened(config: Config, setup: Setup, output: Path, run: TrainingRun) -> Ite
 
                 return RunLogger(config.tracking, run_id, member)
 
-            run.logger, run.record = logger, partial(_record, config.tracking, setup, output, run_id)
+            run.logger, run.record = logger, partial(_record, setup, output, run_id)
             if setup.method is not None and (trial := current_trial(config.sweep)) is not None:
                 from hlorank.runs.lightning_logger import TrialReport
 
@@ -148,30 +147,24 @@ def _finished(config: TrackingConfig, key: str, output: Path) -> float | None:
 
     Outside of sweeps the model of the run is written to `output`; a sweep lists the run in its table.
     """
+    import mlflow
+
     if (finished := finished_training(config, key)) is None:
         return None
     run_id, tau = finished
-    if not in_sweep() and not _restored(config, run_id, output):
-        return None
+    if not in_sweep():
+        with TemporaryDirectory() as folder:
+            try:
+                model = mlflow.artifacts.download_artifacts(run_id=run_id, artifact_path="model", dst_path=folder)
+            except (mlflow.MlflowException, OSError):
+                return None  # the store does not have it any more
+            files = sorted(Path(model).iterdir(), key=lambda file: file.name == SPEC)  # a folder with it is complete
+            for file in files:
+                with atomic_path(output / file.name) as copy:
+                    shutil.copyfile(file, copy)
     log.info("run %s has finished this training: validation Kendall tau %.4f", run_id, tau)
     claim(config, run_id)
     return tau
-
-
-def _restored(config: TrackingConfig, run_id: str, output: Path) -> bool:
-    """Copy the model of a run into a folder; return False if the store does not have it any more."""
-    from mlflow.exceptions import MlflowException
-    from mlflow.tracking import MlflowClient
-
-    with TemporaryDirectory() as folder:
-        try:
-            model = MlflowClient(tracking_uri(config)).download_artifacts(run_id, "model", folder)
-        except (MlflowException, OSError):
-            return False
-        for file in sorted(Path(model).iterdir(), key=lambda file: file.name == SPEC):  # a folder with it is complete
-            with atomic_path(output / file.name) as copy:
-                shutil.copyfile(file, copy)
-    return True
 
 
 def _remove_outdated(setup: Setup, state: Path, locks: Path) -> None:
@@ -187,12 +180,13 @@ def _remove_outdated(setup: Setup, state: Path, locks: Path) -> None:
 def _tracked(config: Config, setup: Setup, state: Path) -> Iterator[str]:
     """Open the MLflow run of a training, or resume that of an interrupted one, and yield its id."""
     import mlflow
+    from mlflow.data.meta_dataset import MetaDataset
+    from mlflow.data.sources import LocalArtifactDatasetSource
 
-    spec, overrides = setup.spec, task_overrides()
-    valid = len(setup.graphs.store.trainable("valid"))
+    spec, store, overrides = setup.spec, setup.graphs.store, task_overrides()
     note = (
-        f"Trained on {len(setup.train)} graphs of train; the epoch is chosen on {valid} graphs of valid. Overrides: "
-        f"{' '.join(f'`{override}`' for override in overrides) or 'none'}."
+        f"Trained on {len(setup.train)} graphs of train; the epoch is chosen on {len(store.trainable('valid'))} graphs "
+        f"of valid. Overrides: {' '.join(f'`{override}`' for override in overrides) or 'none'}."
     )
     tags = {
         "collection": spec.collection,
@@ -201,7 +195,7 @@ def _tracked(config: Config, setup: Setup, state: Path) -> Iterator[str]:
         "trained": str(bool(setup.train)),
         FINGERPRINT: setup.key,
         CODE: code_digest("hlorank"),
-        FEATURES: setup.graphs.store.fingerprint,
+        FEATURES: store.fingerprint,
         NOTE: note[:NOTE_LENGTH],
         **({EXPERIMENT: name} if (name := chosen_experiment()) else {}),
         **job_tags(),
@@ -212,7 +206,10 @@ def _tracked(config: Config, setup: Setup, state: Path) -> Iterator[str]:
             claim(config.tracking, run_id)
         else:
             mlflow.log_params({**flatten(setup.settings), **_data_settings(setup)})
-            _log_data(setup)
+            source = LocalArtifactDatasetSource(str(store.root))
+            for split in ("train", "valid"):  # in the names, as MLflow keeps one context of a dataset
+                data = MetaDataset(source, name=f"{spec.collection}/{split}", digest=store.fingerprint)
+                mlflow.log_input(data, context=split)
         write_json(state / RUN, {"run_id": run_id, "settings": setup.key_without_code})
         yield run_id
 
@@ -247,34 +244,22 @@ def _data_settings(setup: Setup) -> dict[str, Any]:
     return flatten(made)
 
 
-def _log_data(setup: Setup) -> None:
-    """Log the splits of the collection as the datasets of the open run, in the contexts train and valid."""
-    import mlflow
-    from mlflow.data.meta_dataset import MetaDataset
-    from mlflow.data.sources import LocalArtifactDatasetSource
-
-    source = LocalArtifactDatasetSource(str(setup.graphs.store.root))
-    for split in ("train", "valid"):  # in their names, as MLflow keeps one context of a dataset
-        name = f"{setup.spec.collection}/{split}"
-        mlflow.log_input(MetaDataset(source, name=name, digest=setup.graphs.store.fingerprint), context=split)
-
-
-def _record(config: TrackingConfig, setup: Setup, output: Path, run_id: str, trained: Trained) -> None:
+def _record(setup: Setup, output: Path, run_id: str, trained: Trained) -> None:
     """Write the model folder, and log it into the open run."""
     import mlflow
 
     trained.save(output, setup.spec)
     rows = [{"member": 0, **row} for row in trained.history]
     write_text(output / HISTORY, pd.DataFrame(rows, columns=_COLUMNS).to_csv(index=False))
-    address, model = redact_credentials(tracking_uri(config)), read_json(output / SPEC)["spec_sha256"]
-    run = {"run_id": run_id, "tracking_uri": address, EXPERIMENT: chosen_experiment(), "model": model}
+    store, model = redact_credentials(mlflow.get_tracking_uri()), read_json(output / SPEC)["spec_sha256"]
+    run = {"run_id": run_id, "tracking_uri": store, EXPERIMENT: chosen_experiment(), "model": model}
     write_json(output / RUN, run)
     mlflow.log_artifacts(str(output), "model")
     if trained.members:
         parameters = sum(parameter.numel() for member in trained.members for parameter in member.parameters())
         mlflow.log_metric("train/parameters", parameters)
     else:
-        _log_candidates(trained)
+        _log_candidates(trained.history)
     # A single model has logged its time in each epoch: a curve, to which another value would not belong.
     total = {} if len({row["member"] for row in rows}) == 1 else {TRAIN_SECONDS: trained.seconds}
     # Last of all, so that a run with a best tau is complete.
@@ -286,15 +271,13 @@ def _record(config: TrackingConfig, setup: Setup, output: Path, run_id: str, tra
     log.info("%s: model%s%s, MLflow run %s", output, epoch, tau, run_id)
 
 
-def _log_candidates(trained: Trained) -> None:
+def _log_candidates(history: Sequence[Mapping[str, Any]]) -> None:
     """Log the metrics of each candidate of a baseline, which no logger of Lightning has logged."""
     import mlflow
 
-    for row in trained.history:
-        figures = {TRAIN_LOSS: "train_loss", VALID_TAU: "valid_kendall_tau", TRAIN_SECONDS: "seconds"}
-        known = {name: row[key] for name, key in figures.items() if row[key] is not None}
-        mlflow.log_metrics(known, step=row["epoch"])
-    if trained.history:
-        last = trained.history[-1]
-        step = {} if last["step_seconds"] is None else {"train/step_seconds": last["step_seconds"]}
-        mlflow.log_metrics({"train/peak_memory_bytes": float(peak_memory_bytes()), **step}, step=last["epoch"])
+    figures = {TRAIN_LOSS: "train_loss", VALID_TAU: "valid_kendall_tau", TRAIN_SECONDS: "seconds"}
+    for row in history:
+        own = {name: row[key] for name, key in figures.items()}
+        if row is history[-1]:
+            own |= {"train/peak_memory_bytes": peak_memory_bytes(), "train/step_seconds": row["step_seconds"]}
+        mlflow.log_metrics({name: value for name, value in own.items() if value is not None}, step=row["epoch"])
