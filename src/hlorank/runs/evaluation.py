@@ -125,14 +125,9 @@ def tracked(model: Path) -> Tracked | None:
 def find_runs(names: Sequence[str], score: Score | None = None) -> list[Run]:
     """Find trainings for a report by name, each once.
 
-    Args:
-        names: model folders, such as models/layout/cpu/random/gst, or report folders, in the same place below reports/;
-            folders of several; ids of MLflow runs; ids of sweeps, for their trainings.
-        score: scores the models that were not evaluated; their tables are not kept. None leaves them without.
-
-    Raises:
-        ConfigError: a name is neither a folder nor the id of a run, or has no model and no report.
-        DataError: a file is damaged, or there is no MLflow store for the id of a run.
+    A name is a model folder, such as models/layout/cpu/random/gst, or a report folder, in the same place below
+    reports/; a folder of several; the id of an MLflow run, or of a sweep, for its trainings. `score` scores the models
+    that were not evaluated; their tables are not kept.
     """
     runs: dict[str, Run] = {}
     for name in names:

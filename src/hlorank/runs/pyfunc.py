@@ -25,22 +25,19 @@ import hlorank
 from hlorank.config import import_plugin
 from hlorank.data.collection import check_sizes
 from hlorank.data.npz import NpzFile
-from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.files import SPEC, WEIGHTS, DataError, read_json
 from hlorank.hlo.extra import extra_path
 from hlorank.models.serialization import Spec
-from hlorank.ranking.inputs import GraphReader, InputGraph
+from hlorank.ranking.inputs import GraphReader
 from hlorank.ranking.ranker import Ranker
 from hlorank.ranking.result import top_configurations
 
 TOP = 10
-MAX_TOP = 200_000
-"""Configurations in a response, all graphs together."""
-MAX_GRAPHS = 1000
+MAX_TOP, MAX_GRAPHS = 200_000, 1000
+"""Limits of a request: configurations in its response, all graphs together, and graphs."""
 SIZES = {"nodes": 100_000, "edges": 1_000_000, "configurations": 200_000, "unpacked_bytes": 2**27}
-"""Limits of a graph, see `check_sizes`, which are checked in the headers of its arrays."""
 MAX_CHOICES, MAX_LAYOUTS = 2**25, 2**17
-"""Limits of a graph: configurations times configurable nodes, and distinct layouts."""
+"""Limits of a graph: those of `check_sizes`, configurations times configurable nodes, and distinct layouts."""
 FIELDS = {"npz": True, "graph": False, "extra": False}
 """Fields of a record, and whether each is required: the graph's npz file in base64, its name in the response and in
 errors, and its `.extra.npz` in base64 for a model that was trained with extra features."""
@@ -52,11 +49,9 @@ REQUIRED = (
 
 
 def make_request(graphs: Sequence[Path], top: int = TOP) -> dict[str, Any]:
-    """Return the body of a request, as JSON values.
+    """Return the body of a request, as JSON values, for `top` configurations of each graph.
 
-    Args:
-        graphs: npz files; `<graph>.extra.npz` next to a file is sent with it.
-        top: configurations of each graph that the response should hold.
+    The graphs are npz files; `<graph>.extra.npz` next to a file is sent with it.
     """
     records = []
     for path in graphs:
@@ -68,43 +63,33 @@ def make_request(graphs: Sequence[Path], top: int = TOP) -> dict[str, Any]:
 
 def rank_records(ranker: Ranker, records: Sequence[Mapping[Any, object]], top: int = TOP) -> list[dict[str, Any]]:
     """Return `graph`, `configurations` and `top` of each graph as in `hlorank rank --json`, within the limits above."""
-    for key, found, limit, unit, part in (
-        ("graphs", len(records), MAX_GRAPHS, "graphs", "request"),
-        ("top", len(records) * top, MAX_TOP, "configurations of all graphs", "params"),
-    ):
-        if found > limit:
-            raise DataError(key, f"at most {limit:,} {unit}", f"{found:,}", file=part)
-    if top < 1:
-        raise DataError("top", "at least 1", top, file="params")
+    if len(records) > MAX_GRAPHS:
+        raise DataError("graphs", f"at most {MAX_GRAPHS:,} graphs", f"{len(records):,}", file="request")
+    if not 1 <= top <= MAX_TOP / max(1, len(records)):
+        raise DataError("top", f"at least 1, and at most {MAX_TOP:,} for all graphs together", top, file="params")
     return [_ranked(ranker, record, top) for record in records]
 
 
 def _ranked(ranker: Ranker, record: Mapping[Any, object], top: int) -> dict[str, Any]:
-    name = str(record.get("graph") or "")
+    """Rank the graph of a record; errors name it and its field, as the client does not know the temporary file."""
+    name, fields = str(record.get("graph") or ""), dict[str, str]()
     try:
-        given = _read(record, ranker.spec.features)
-        scores = ranker.score(given.measured.graph, given.measured.configurations, given.extra)
-    except DataError as error:
-        place = ": ".join(str(part) for part in (name, error.file) if part)
-        raise (error.in_file(place) if place else error) from None
-    return {"graph": name, "configurations": len(scores), "top": top_configurations(scores, top)}
-
-
-def _read(record: Mapping[Any, object], spec: FeatureSpec) -> InputGraph:
-    """Read the graph of a record; errors name its field, as the client does not know the temporary file."""
-    with tempfile.TemporaryDirectory(prefix="hlorank-request-") as folder:
-        path = Path(folder, "graph.npz")
-        fields = {str(path): "npz", str(extra_path(path)): "extra"}
-        try:
+        with tempfile.TemporaryDirectory(prefix="hlorank-request-") as folder:
+            path = Path(folder, "graph.npz")
+            fields |= {str(path): "npz", str(extra_path(path)): "extra"}
             for file, field in fields.items():
                 if field == "npz" or record.get(field) is not None:
                     Path(file).write_bytes(_decoded(field, record.get(field)))
                     with NpzFile(Path(file)) as arrays:
                         check_sizes(arrays, **SIZES)
-            (given,) = GraphReader(spec, SIZES["configurations"], 1, 0, MAX_CHOICES, MAX_LAYOUTS).read(path)
-        except DataError as error:
-            raise (error if error.file is None else error.in_file(fields.get(str(error.file), "extra"))) from None
-    return given
+            reader = GraphReader(ranker.spec.features, SIZES["configurations"], 1, 0, MAX_CHOICES, MAX_LAYOUTS)
+            (given,) = reader.read(path)
+        scores = ranker.score(given.measured.graph, given.measured.configurations, given.extra)
+    except DataError as error:
+        field = "" if error.file is None else fields.get(str(error.file), "extra")
+        place = ": ".join(part for part in (name, field) if part)
+        raise (error.in_file(place) if place else error) from None
+    return {"graph": name, "configurations": len(scores), "top": top_configurations(scores, top)}
 
 
 def _decoded(field: str, value: object) -> bytes:
@@ -184,13 +169,8 @@ def log_package(folder: Path, spec: Spec, run_id: str, **registered: Any) -> Any
     """Log a package of a model folder as a model of a run, without changing the run's state or end.
 
     The package contains the weights and specification as its artifact `model`, the package hlorank, the source code of
-    the plugins of the model, a signature and the pinned requirements of hlorank; nothing in it is pickled.
-
-    Args:
-        folder: the model folder.
-        spec: the specification of the model.
-        run_id: the run that trained it.
-        registered: registered_model_name and tags of the version that is registered.
+    the plugins of the model, a signature and the pinned requirements of hlorank; nothing in it is pickled. `registered`
+    has registered_model_name and tags of the version that is registered.
     """
     # Without it, MLflow would put the package into its default experiment.
     mlflow.set_experiment(experiment_id=mlflow.get_run(run_id).info.experiment_id)

@@ -129,11 +129,10 @@ class SearchSettings(Section):
 
 
 class Search:
-    """Search for the largest value, with overrides that all trials share.
+    """Search for the largest value, with overrides that all trials share, in one process, under the lock of its sweep.
 
     The n-th trial is drawn from a generator of its own, seeded by the seed and n: a search that is resumed after an
-    interruption tries the same values as one without. Only one process runs a search, under the lock of its sweep, so
-    that a trial which is open at the start was interrupted; it runs again before new ones are drawn.
+    interruption tries the same values as one without. A trial that is open at the start was interrupted; it runs again.
     """
 
     def __init__(self, study: optuna.Study, settings: SearchSettings, fixed: list[str], space: Space) -> None:
@@ -155,11 +154,10 @@ class Search:
         from optuna.trial import TrialState
 
         failed, wanted = TrialState.FAIL, self.settings.n_trials
-        waiting = []
-        for trial in self._trials(TrialState.RUNNING):
-            if trial.params.keys() == self._space.keys():
-                waiting.append(trial)
-            else:
+        interrupted = self._trials(TrialState.RUNNING)
+        waiting = [trial for trial in interrupted if trial.params.keys() == self._space.keys()]
+        for trial in interrupted:
+            if trial not in waiting:  # it lacks values
                 self.study.tell(trial.number, state=failed)
         if waiting:
             log.info("%d trials were interrupted and run again", len(waiting))

@@ -20,8 +20,7 @@ from hlorank.files import DataError, atomic_path, one_line, redact_credentials
 from hlorank.metrics import BEST_TAU
 
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
-PARENT_VARIABLE = "HLORANK_PARENT_RUN"
-"""Variable of the processes of a sweep's jobs: the id of the sweep's run."""
+PARENT_VARIABLE = "HLORANK_PARENT_RUN"  # of the processes of a sweep's jobs: the id of the sweep's run
 # Tags of runs.
 FINGERPRINT = "hlorank.fingerprint"  # of the configuration and data of a training
 CODE = "hlorank.code"  # the digest of the code that a training ran
@@ -31,10 +30,7 @@ EVALUATION = "hlorank.evaluation"  # the fingerprint of the code of the evaluati
 ENDED_BY, PRUNING = "ended_by", "pruning"  # of a training that its search ended early
 SWEEP, NAME = "hlorank.sweep", "hlorank.sweep.name"  # of a sweep: its command, and its name
 NOTE = "mlflow.note.content"  # shown as the description of a run or an experiment, in Markdown
-NOTE_LENGTH, NAME_LENGTH = 5000, 250
-"""Characters that every store has room for in a tag, and in the name of a run."""
-MANY = 50_000
-"""Runs that MLflow returns at most for one query."""
+NOTE_LENGTH, NAME_LENGTH = 5000, 250  # characters that every store has room for
 
 _CONNECT_SECONDS, _RESPONSE_SECONDS = "10", "20"
 _BUSY = {408, 429, 500, 502, 503, 504}  # statuses that MLflow tries again
@@ -213,10 +209,9 @@ def stored_run(run_id: str) -> Any:
 
 
 def finished_training(config: TrackingConfig, key: str) -> tuple[str, float] | None:
-    """Return run and validation Kendall tau of a training that has finished before, None if there is none.
+    """Return run and validation Kendall tau of a training that has finished before: its best tau is logged last.
 
-    The best tau, which a training logs last of all, says that it has finished; the status of the run may be that of a
-    later evaluation which was killed.
+    The status of the run may be that of a later evaluation which was killed.
     """
     import mlflow
 
@@ -235,13 +230,10 @@ def finished_training(config: TrackingConfig, key: str) -> tuple[str, float] | N
 def open_run(
     config: TrackingConfig, name: str, tags: Mapping[str, str], run_id: str | None = None
 ) -> Iterator[tuple[str, bool]]:
-    """Open a run, or resume the run `run_id` where the store still has it.
+    """Open a run, or resume the run `run_id` where the store still has it; yield its id, and whether it is resumed.
 
     An exception marks the run as failed, `Pruned` and Ctrl-C as killed; the run of a training that has finished stays
     finished. Inside a sweep a new run, with `name` and `tags`, is a child of the sweep's run.
-
-    Yields:
-        The run's id, and whether it is resumed.
     """
     import mlflow
     from mlflow.utils.git_utils import get_git_commit
@@ -249,14 +241,14 @@ def open_run(
 
     connect(config)
     earlier = None if run_id is None else stored_run(run_id)
-    if earlier is None:
-        open_experiment(config)
-        commit = get_git_commit(str(Path.cwd()))  # MLflow itself records that of the installed package
-        own = {**tags, **({MLFLOW_GIT_COMMIT: commit} if commit else {})}
-        run = mlflow.start_run(run_name=name, tags=own, parent_run_id=os.environ.get(PARENT_VARIABLE))
-    else:
+    if earlier is not None:
         mlflow.set_experiment(experiment_id=earlier.info.experiment_id)
         run = mlflow.start_run(run_id=run_id)
+    else:
+        open_experiment(config)
+        commit = get_git_commit(str(Path.cwd()))  # MLflow itself records that of the installed package
+        own = {**tags, MLFLOW_GIT_COMMIT: commit} if commit else {**tags}
+        run = mlflow.start_run(run_name=name, tags=own, parent_run_id=os.environ.get(PARENT_VARIABLE))
     status = "FAILED"
     try:
         yield run.info.run_id, earlier is not None

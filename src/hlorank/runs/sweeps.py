@@ -27,7 +27,6 @@ from hlorank.files import DataError, fingerprint, one_process, redact_credential
 from hlorank.metrics import BEST_TAU, TRAIN_SECONDS
 from hlorank.runs.store import (
     ENDED_BY,
-    MANY,
     NAME,
     NAME_LENGTH,
     NOTE,
@@ -124,7 +123,7 @@ def tagged_runs(client: Any, parent: str) -> list[Any]:
     """Return the runs in the table of a sweep, the latest last."""
     query = f"tags.`{SWEEP}.{parent}` LIKE '%'"
     experiment = client.get_run(parent).info.experiment_id
-    return list(client.search_runs([experiment], query, max_results=MANY, order_by=["attributes.start_time"]))
+    return list(client.search_runs([experiment], query, max_results=50_000, order_by=["attributes.start_time"]))
 
 
 def _state(run: Any) -> str:

@@ -55,9 +55,6 @@ if TYPE_CHECKING:  # Lightning takes seconds to import, which baselines must not
 
 log = logging.getLogger(__name__)
 
-_DVC_STAGE = "DVC_STAGE"  # which DVC sets for its commands
-_DVC_EXPERIMENT = "DVC_EXP_NAME"  # which `dvc exp run` sets for its commands
-
 # Sections and keys of overrides that a name has already, or that do not describe the training.
 _UNNAMED = {"collection", "method", "output", "paths", "tracking", "sweep", "evaluate", "hparams_search"}
 _COLUMNS = ["member", "epoch", "train_loss", "valid_kendall_tau"]
@@ -65,19 +62,14 @@ _COLUMNS = ["member", "epoch", "train_loss", "valid_kendall_tau"]
 
 @dataclass
 class TrainingRun:
-    """A training while it runs, as one of its ranks sees it.
+    """A training while it runs, as one of its ranks sees it."""
 
-    `tau` is the validation Kendall tau of a training that has finished, None to train; `folder` has the checkpoints of
-    an interrupted one; `logger` makes the logger of a member by its name; `callbacks` of Lightning report to a search;
-    `record` saves and logs a result, None on other ranks than the first.
-    """
-
-    tau: float | None
-    folder: Path
+    tau: float | None  # of a training that has finished, None to train
+    folder: Path  # of the checkpoints
     ranks: ProcessGroup
-    logger: Callable[[str], Logger | None] = lambda _: None
+    logger: Callable[[str], Logger | None] = lambda _: None  # of a member, by its name
     callbacks: Sequence[Callback] = ()
-    record: Callable[[Trained], None] | None = None
+    record: Callable[[Trained], None] | None = None  # only on the first rank
 
     def save(self, trained: Trained | None) -> None:
         """Save and log the result of rank 0, and tell the others its Kendall tau; all ranks must call it."""
@@ -116,7 +108,7 @@ def _opened(config: Config, setup: Setup, output: Path, run: TrainingRun) -> Ite
         one_process(folder_lock, f"a stage that writes {output}") as waited_for_folder,
         one_process(locks / setup.key, "this training") as waited_for_training,
     ):
-        if in_sweep() or waited_for_folder or waited_for_training or _DVC_STAGE in os.environ:
+        if in_sweep() or waited_for_folder or waited_for_training or "DVC_STAGE" in os.environ:  # which DVC sets
             run.tau = _finished(config.tracking, setup.key, output)
         if run.tau is not None:
             yield
@@ -143,10 +135,7 @@ def _opened(config: Config, setup: Setup, output: Path, run: TrainingRun) -> Ite
 
 
 def _finished(config: TrackingConfig, key: str, output: Path) -> float | None:
-    """Return the Kendall tau of a run that has finished a training before, None to train.
-
-    Outside of sweeps the model of the run is written to `output`; a sweep lists the run in its table.
-    """
+    """Return the tau of a run that has finished a training; outside of sweeps its model is written to `output`."""
     import mlflow
 
     if (finished := finished_training(config, key)) is None:
@@ -225,9 +214,9 @@ def run_name(setup: Setup, overrides: Sequence[str]) -> str:
         key.rpartition(".")[2]: short_value(value) for key, _, value in parts if key.partition(".")[0] not in _UNNAMED
     }
     changed |= {"seed": str(seed)} if (seed := setup.config.seed) else {}
-    experiment = os.environ.get(_DVC_EXPERIMENT)
-    settings = [*([experiment] if experiment else []), *(f"{key}={value}" for key, value in changed.items())]
-    return " ".join([setup.spec.method, *settings, setup.spec.collection])[:NAME_LENGTH]
+    experiment = os.environ.get("DVC_EXP_NAME", "")
+    settings = [f"{key}={value}" for key, value in changed.items()]
+    return " ".join(filter(None, [setup.spec.method, experiment, *settings, setup.spec.collection]))[:NAME_LENGTH]
 
 
 def _data_settings(setup: Setup) -> dict[str, Any]:
