@@ -59,7 +59,7 @@ PARSED = {
 }
 """Reasons why pages are not executed."""
 # Commands that never end, take hours, or repeat others, do nothing; experiments have one method. Sweeps start no
-# processes, as tests/runs/test_launchers.py does. The server of hlorank and the worker of the queue are waited for.
+# processes, as tests/runs/test_sweeps.py does. The server of hlorank and the worker of the queue are waited for.
 PRELUDE = r"""
 make() { case $1 in ui | test) ;; *) command make "$@" ;; esac; }
 python() {

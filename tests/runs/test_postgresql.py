@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mlflow.tracking import MlflowClient
@@ -40,16 +41,22 @@ def part() -> tuple[str, str]:
 
 def open_runs_at_once(address: str, folder: Path) -> None:
     """Open runs in two processes, in a database without MLflow's tables."""
-    command, environment = [sys.executable, "-c", _OPEN_A_RUN, address], os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    started = [
-        subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(2)
-    ]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_TR", "HYDRA"))}
+    settings: dict[str, Any] = {"env": environment | {"PYTHONPATH": str(ROOT / "src")}, "stderr": subprocess.PIPE}
+    command = [sys.executable, "-c", _OPEN_A_RUN, address]
+    started = [subprocess.Popen(command, cwd=folder, text=True, **settings) for _ in range(2)]
     errors = [process.communicate()[1] for process in started]
     assert [process.returncode for process in started] == [0, 0], errors
     client = MlflowClient(address)
     (experiment,) = [one for one in client.search_experiments() if one.name == "at once"]
     assert experiment.artifact_location == (folder / "artifacts").as_uri()
     assert [run.info.status for run in client.search_runs([experiment.experiment_id])] == ["FINISHED"] * 2
+
+
+@pytest.mark.slow
+def test_processes_that_start_at_once_share_one_new_store(tmp_path: Path) -> None:
+    """Without the database, and without the experiment."""
+    open_runs_at_once(f"sqlite:///{tmp_path}/mlflow.db", tmp_path)
 
 
 @pytest.mark.slow

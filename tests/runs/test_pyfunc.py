@@ -1,8 +1,7 @@
-"""Rankers as models of MLflow: records, limits, the scoring server, and packages free of pickles."""
+"""Rankers as models of MLflow: records, limits, and packages free of pickles."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import io
 import json
@@ -27,9 +26,9 @@ from hlorank.data.collection import Collection, graph_files, read_graph
 from hlorank.files import SPEC, WEIGHTS, DataError, sha256_file
 from hlorank.ranking.ranker import Ranker
 from hlorank.runs import pyfunc
-from hlorank.runs.pyfunc import REQUIRED, log_package, make_request, rank_records, requirements, scoring_server
+from hlorank.runs.pyfunc import REQUIRED, log_package, make_request, rank_records
 from hlorank.stages.train import train
-from tests.runs.conftest import MakeRun, run_of
+from tests.runs.conftest import run_of
 
 ROOT = Path(hlorank.__file__).parents[2]
 LAYOUT, TILE = "layout:synthetic:random", "tile:synthetic"
@@ -159,40 +158,6 @@ def test_data_frames(ranker: Ranker, graphs: list[Path]) -> None:
         assert caught.value.get_http_status_code() == 400
 
 
-async def respond(app: Any, method: str, path: str, body: object = None) -> tuple[int, Any]:
-    """Send a request to an ASGI application, and return the status and the value of its response."""
-    sent: list[dict[str, Any]] = []
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": json.dumps(body).encode()}
-
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message)
-
-    headers = [(b"content-type", b"application/json")]
-    await app({"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}, receive, send)
-    return sent[0]["status"], json.loads(b"".join(message.get("body", b"") for message in sent[1:]).strip() or "null")
-
-
-def test_the_scoring_server(ranker: Ranker, graphs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("_MLFLOW_IS_IN_SERVING_ENVIRONMENT", "")  # MLflow sets it, for good
-    app, body = scoring_server(ranker), make_request(graphs, 3)
-    expected = 200, {"predictions": rank_records(ranker, body["dataframe_records"], 3)}
-    split = pd.DataFrame(body["dataframe_records"]).to_dict("split", index=False)
-    wrong = {"dataframe_records": [{"npz": "?", "graph": "mine"}]}
-
-    async def requests() -> list[tuple[int, Any]]:
-        bodies = [body, {"dataframe_split": split, "params": body["params"]}, wrong, {"dataframe_records": [{}]}, 5]
-        posts = [respond(app, "POST", "/invocations", one) for one in bodies]
-        return await asyncio.gather(*posts, respond(app, "GET", "/ping"))
-
-    *ranked, refused, missing, number, ping = asyncio.run(requests())
-    assert ranked == [expected] * 2
-    assert (refused[0], refused[1]["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
-    assert "mine: npz: expected the bytes of an npz file in base64" in refused[1]["message"]
-    assert (missing[0], number[0], ping) == (400, 400, (200, None))
-
-
 # Hides every hlorank but that of the package, and the dependencies of the project that a package does not require.
 _ISOLATED = """
 import importlib.abc, importlib.util, json, pathlib, sys
@@ -217,16 +182,12 @@ _MODULES = {"hydra-core": "hydra", "scikit-learn": "sklearn"}
 _INDIRECT = {"jinja2", "matplotlib", "requests", "scikit-learn", "sqlalchemy", "urllib3", "uvicorn"}
 
 
-def name_of(requirement: str) -> str:
-    """Return the name of the distribution in a requirement such as numpy>=2,<3."""
-    return re.split(r"[^\w.-]", requirement)[0]
-
-
 def isolated(package: Path, body: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
     """Return the predictions of a package in a process that has no hlorank but the one in the package."""
     (tmp_path / "body.json").write_text(json.dumps(body))
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    names = set(map(name_of, pyproject["project"]["dependencies"]))
+    names = {re.split(r"[^\w.-]", requirement)[0] for requirement in pyproject["project"]["dependencies"]}
+    assert set(REQUIRED) <= names
     refused = [_MODULES.get(name, name.replace("-", "_")) for name in names - set(REQUIRED) - _INDIRECT]
     assert {"dvc", "hydra", "lightning"} <= set(refused)
     command = [sys.executable, "-c", _ISOLATED, str(package), str(tmp_path / "body.json"), *refused]
@@ -238,8 +199,13 @@ def isolated(package: Path, body: dict[str, Any], tmp_path: Path) -> dict[str, A
     return printed
 
 
-def test_a_package(make_run: MakeRun, graphs: list[Path], tmp_path: Path) -> None:
-    folder = make_run({"some": 1.0})
+def test_a_package(
+    settings: Callable[..., Config], make_plugin: Callable[[str, str], None], graphs: list[Path], tmp_path: Path
+) -> None:
+    """Of a graph network with a layer of a plugin."""
+    make_plugin("mine", "from torch_geometric.nn import GraphConv\nclass Conv(GraphConv):\n    pass")
+    folder, layers = tmp_path / "gst", "[layer_norm,mine:Conv,gelu,residual]"
+    train(settings(method="gst", model__block=layers, trainer__max_epochs=1), folder)
     run_id = run_of(folder)
     before = mlflow.get_run(run_id)
     log_package(folder, Ranker(folder).spec, run_id)
@@ -257,35 +223,12 @@ def test_a_package(make_run: MakeRun, graphs: list[Path], tmp_path: Path) -> Non
     for name in (SPEC, WEIGHTS):
         assert sha256_file(package / "artifacts" / "model" / name) == sha256_file(folder / name)
     source = Path(hlorank.__file__).parent
-    own = {path.relative_to(source.parent) for path in source.rglob("*.py")}
+    own = {path.relative_to(source.parent) for path in source.rglob("*.py")} | {Path("mine/__init__.py")}
     assert {path.relative_to("code") for path in files if path.parts[0] == "code" and path.suffix == ".py"} == own
-    assert (package / "requirements.txt").read_text().splitlines() == requirements()
+    pinned = [f"{name}=={version(name).partition('+')[0]}" for name in REQUIRED]
+    assert (package / "requirements.txt").read_text().splitlines() == pinned
 
     body = make_request(graphs, 3)
     printed = isolated(package, body, tmp_path)
     assert Path(printed["hlorank"]).is_relative_to(package / "code")
     assert printed["predictions"] == rank_records(Ranker(folder), body["dataframe_records"], 3)
-
-
-@pytest.mark.slow
-def test_a_graph_network_with_a_plugin_in_a_package(
-    settings: Callable[..., Config],
-    make_run: MakeRun,
-    make_plugin: Callable[[str, str], None],
-    graphs: list[Path],
-    tmp_path: Path,
-) -> None:
-    make_plugin("mine", "from torch_geometric.nn import GraphConv\nclass Conv(GraphConv):\n    pass")
-    run_id = run_of(make_run())
-    train(settings(method="gst", model__block="[layer_norm,mine:Conv,gelu,residual]"), tmp_path / "gst")
-    log_package(tmp_path / "gst", Ranker(tmp_path / "gst").spec, run_id)
-    (package,) = (path.parent for path in (tmp_path / "artifacts").rglob("MLmodel"))
-    (graph,) = isolated(package, make_request(graphs[:1], 3), tmp_path)["predictions"]
-    assert len(graph["top"]) == 3
-
-
-def test_requirements_are_dependencies_with_their_versions() -> None:
-    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert set(REQUIRED) <= set(map(name_of, pyproject["project"]["dependencies"]))
-    for requirement, name in zip(requirements(), REQUIRED, strict=True):
-        assert requirement == f"{name}=={version(name).partition('+')[0]}"

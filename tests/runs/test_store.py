@@ -6,8 +6,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -148,26 +146,6 @@ def test_a_database_whose_creation_was_stopped_is_created_again(
         assert path.exists() != stopped
         assert not list(tmp_path.glob(".mlflow.db*"))
     assert len(runs(config)) == 1
-
-
-@pytest.mark.slow
-def test_processes_that_start_at_once_share_one_new_store(tmp_path: Path) -> None:
-    """Without the database, and without the experiment."""
-    code = (
-        "import sys\n"
-        "from hlorank.config import TrackingConfig\n"
-        "from hlorank.runs.store import open_run\n"
-        "config = TrackingConfig(uri='sqlite:///mlflow.db', experiment='new', artifacts='artifacts')\n"
-        "with open_run(config, sys.argv[1], {}):\n    pass"
-    )
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_TR")}
-    commands = [[sys.executable, "-c", code, str(number)] for number in range(3)]
-    started = [subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE) for command in commands]
-    errors = [process.communicate()[1].decode() for process in started]
-    assert [process.returncode for process in started] == [0, 0, 0], errors
-    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
-    (experiment,) = [one.experiment_id for one in client.search_experiments() if one.name == "new"]
-    assert sorted(run.info.run_name for run in client.search_runs([experiment])) == ["0", "1", "2"]
 
 
 class Refusing(BaseHTTPRequestHandler):
