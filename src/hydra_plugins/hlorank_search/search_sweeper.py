@@ -1,10 +1,9 @@
 """Hydra sweeper `search`: random or TPE search with Optuna 5, which Hydra's own plugin does not support."""
 
-# No `from __future__ import annotations`: Hydra executes plugins before they are in sys.modules, from which dataclasses
-# would take the types.
+from __future__ import annotations
+
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,28 +14,17 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-
-@dataclass
-class SearchSweeperConf:
-    """Settings of the sweeper for Hydra; conf/hparams_search/ sets them, and SearchSettings checks them."""
-
-    _target_: str = "hydra_plugins.hlorank_search.search_sweeper.SearchSweeper"
-    sampler: str = MISSING
-    seed: int = MISSING
-    n_trials: int = MISSING
-    n_jobs: int = MISSING
-    params: dict[str, str] = field(default_factory=dict)
-    """Search space and fixed values, as overrides; those of the command line take precedence."""
-
-
-ConfigStore.instance().store(group="hydra/sweeper", name="search", node=SearchSweeperConf, provider="hlorank")
+# conf/hparams_search/ sets these, and SearchSettings checks them.
+NODE = dict.fromkeys(("sampler", "seed", "n_trials", "n_jobs"), MISSING)
+TARGET = "hydra_plugins.hlorank_search.search_sweeper.SearchSweeper"
+ConfigStore.instance().store("search", {"_target_": TARGET, **NODE, "params": {}}, "hydra/sweeper", provider="hlorank")
 
 
 class SearchSweeper(Sweeper):
     """Sweeper that runs a search as batches of jobs of the launcher.
 
     Args:
-        params: overrides, by key.
+        params: search space and fixed values, as overrides, by key; those of the command line take precedence.
         settings: as in `hlorank.runs.search.SearchSettings`.
     """
 
