@@ -124,15 +124,13 @@ def test_unknown_names_are_refused(make_run: MakeRun, tmp_path: Path, monkeypatc
     for name in ("empty", "nowhere", mlflow.MlflowClient().create_run("0").info.run_id, "e" * 32):
         with pytest.raises(ConfigError, match=name):
             find_runs([name])
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///none.db")
+    mlflow.set_tracking_uri("sqlite:///none.db")
     with pytest.raises(DataError, match=r"none\.db: tracking store"):
         find_runs(["f" * 32])
     assert not (tmp_path / "none.db").exists(), "MLflow makes no database"
 
 
-def test_a_folder_does_not_choose_the_store(
-    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_folder_does_not_choose_the_store(make_run: MakeRun, caplog: pytest.LogCaptureFixture) -> None:
     """It might be somebody else's, and would get the user's credentials."""
     model, client = make_run(), mlflow.MlflowClient()
     run_id = run_of(model)
@@ -145,5 +143,5 @@ def test_a_folder_does_not_choose_the_store(
     assert tracked(model) is None
     (warning,) = caplog.messages
     assert "http://127.0.0.1:1; set MLFLOW_TRACKING_URI" in warning
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql+psycopg://me@127.0.0.1:1/mlflow")
+    mlflow.set_tracking_uri("postgresql+psycopg://me@127.0.0.1:1/mlflow")
     assert tracked(model) is None

@@ -64,6 +64,7 @@ def test_runs_are_opened_and_resumed(
     assert "mlflow.parentRunId" not in run.data.tags
     assert (child.info.run_name, child.data.tags["mlflow.parentRunId"]) == ("child", first)
     client.delete_run(first)
+    monkeypatch.delenv(PARENT_VARIABLE)
     with open_run(tracking, "newer", {}, first) as (second, resumed):
         assert not resumed
     assert [run.info.run_id for run in runs(config)] == [second] != [first]
@@ -126,20 +127,20 @@ def test_a_database_whose_creation_was_stopped_is_created_again(
     config: Config, tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MLflow cannot continue a creation: no part of one is ever in the place of the database."""
-    path, made, store = tmp_path / "mlflow.db", tmp_path / "made.db", sqlalchemy_store.SqlAlchemyStore
+    path, made = tmp_path / "mlflow.db", tmp_path / "made.db"
     path.rename(made)
 
-    def create(uri: str, root: str) -> Any:
-        partial = Path(uri.removeprefix("sqlite:///"))
-        if partial.name == path.name:  # the request afterwards
-            return store(uri, root)
-        shutil.copy(made, partial)
-        assert not path.exists()
-        if stopped:
-            raise KeyboardInterrupt
-        return SimpleNamespace(engine=SimpleNamespace(dispose=lambda: None))
+    class Store(sqlalchemy_store.SqlAlchemyStore):  # type: ignore[misc] # MLflow ships no types
+        def __init__(self, uri: str, root: str) -> None:
+            partial = Path(uri.removeprefix("sqlite:///"))
+            if partial.name != path.name:  # of the request afterwards
+                shutil.copy(made, partial)
+                assert not path.exists()
+                if stopped:
+                    raise KeyboardInterrupt
+            super().__init__(uri, root)
 
-    monkeypatch.setattr(sqlalchemy_store, "SqlAlchemyStore", create)
+    monkeypatch.setattr(sqlalchemy_store, "SqlAlchemyStore", Store)
     for stopped in (True, False):
         with pytest.raises(KeyboardInterrupt) if stopped else nullcontext(), open_run(config.tracking, "name", {}):
             pass

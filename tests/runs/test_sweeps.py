@@ -268,7 +268,7 @@ def table_of(client: MlflowClient) -> Callable[..., pd.DataFrame]:
     def make(*runs: tuple[dict[str, str], float | None, str, dict[str, str]]) -> pd.DataFrame:
         experiment = client.create_experiment(f"sweep {len(client.search_experiments())}")
         parent = client.create_run(experiment).info.run_id
-        for number, (job, tau, status, tags) in enumerate(runs):
+        for number, (job, tau, status, tags) in enumerate(runs, start=1):
             own = {f"{SWEEP}.{parent}": json.dumps(job, sort_keys=True), **tags}
             run_id = client.create_run(experiment, start_time=number, tags=own).info.run_id
             results = [] if tau is None else [Metric(BEST_TAU, tau, 0, 0), Metric(TRAIN_SECONDS, 1.25, 0, 0)]
