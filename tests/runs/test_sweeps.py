@@ -16,6 +16,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import matplotlib as mpl
 import mlflow
@@ -134,12 +135,11 @@ def test_a_sweep_is_the_parent_of_its_jobs_and_has_their_table(
     assert PARENT_VARIABLE not in os.environ
 
 
-@pytest.mark.parametrize("batches", [[], ["hydra.sweeper.max_batch_size=1"]])
 def test_failed_jobs_are_reported_and_do_not_stop_the_others(
-    batches: list[str], call: Call, client: MlflowClient, capsys: pytest.CaptureFixture[str]
+    call: Call, client: MlflowClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A wrong configuration fails before its training begins: it has a run without one."""
-    assert call("seed=-1,0", "model.width=13,20", *batches) == 1
+    assert call("seed=-1,0", "model.width=13,20", "hydra.sweeper.max_batch_size=2") == 1
     errors = capsys.readouterr().err.splitlines()
     assert [error.partition("Error: ")[0] for error in errors] == [
         "error: model.width=13 seed=-1: Config",
@@ -166,14 +166,13 @@ def test_a_sweep_continues_under_its_name(call: Call, client: MlflowClient, caps
     assert [row["seed"] for row in jobs(client, parent)] == ["2", "1", "0"]
 
 
-@pytest.mark.parametrize("ended_by", ["Ctrl-C", "kill -9"])
-def test_an_interrupted_sweep_without_a_name_continues(ended_by: str, call: Call, client: MlflowClient) -> None:
+def test_an_interrupted_sweep_without_a_name_continues(call: Call, client: MlflowClient) -> None:
     arguments = ["seed=0,1", "+hydra.job.env_set.QUOTED='\"a\"'"]
-    assert call(*arguments, task=Counted(dies=1)) == 130
-    (parent,) = sweeps(client)
-    assert parent.info.status == "KILLED"
-    if ended_by == "kill -9":
-        client.update_run(parent.info.run_id, status="RUNNING")
+    for status in ("KILLED", "RUNNING"):  # as after Ctrl-C and after kill -9
+        assert call(*arguments, task=Counted(dies=1)) == 130
+        (parent,) = sweeps(client)
+        assert parent.info.status == "KILLED"
+        client.update_run(parent.info.run_id, status=status)
     assert call("seed=2") == 0
     assert call(*arguments) == 0
     assert sorted(run.info.status for run in sweeps(client)) == ["FINISHED", "FINISHED"]
@@ -230,22 +229,13 @@ def test_mistakes_are_one_line_and_nothing_is_trained(
     assert "secret" not in line
 
 
-def test_one_process_at_a_time_runs_a_sweep(
-    call: Call, client: MlflowClient, config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_process_at_a_time_runs_a_sweep(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second process of the same sweep waits, and finds all trainings."""
-    locked = list[Path]()
-
-    def noted(lock: Path, work: str) -> Any:
-        locked.append(lock)
-        return one_process(lock, work)
-
-    monkeypatch.setattr(sweep_module, "one_process", noted)
-    for arguments in (["sweep.name=mine"], ["sweep.name=mine", "seed=0"], ["seed=0"], ["seed=1"]):
-        assert call(*arguments) == 0
+    monkeypatch.setattr(sweep_module, "one_process", noted := Mock(wraps=one_process))
+    for name, overrides in (("mine", []), ("mine", ["seed=0"]), (None, ["seed=0"]), (None, ["seed=1"])):
+        assert sweep_module.Sweep(name, config.tracking, tmp_path, overrides).close(completed=True) == 0
+    locked = [call.args[0] for call in noted.call_args_list]
     assert [locked.index(lock) for lock in locked] == [0, 0, 2, 3]
-    assert {lock.parent for lock in locked} == {Path(config.paths.state) / "locks"}
-    assert len(sweeps(client)) == 3
 
 
 def test_a_multirun_of_another_stage_is_no_sweep(call: Call, client: MlflowClient) -> None:
