@@ -229,11 +229,12 @@ def test_mistakes_are_one_line_and_nothing_is_trained(
     assert "secret" not in line
 
 
-def test_one_process_at_a_time_runs_a_sweep(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_process_at_a_time_runs_a_sweep(settings: Callable[..., Config], monkeypatch: pytest.MonkeyPatch) -> None:
     """A second process of the same sweep waits, and finds all trainings."""
     monkeypatch.setattr(sweep_module, "one_process", noted := Mock(wraps=one_process))
     for name, overrides in (("mine", []), ("mine", ["seed=0"]), (None, ["seed=0"]), (None, ["seed=1"])):
-        assert sweep_module.Sweep(name, config.tracking, tmp_path, overrides).close(completed=True) == 0
+        named = settings(**{} if name is None else {"sweep__name": name})
+        assert sweep_module.Sweep(named, overrides).close(completed=True) == 0
     locked = [call.args[0] for call in noted.call_args_list]
     assert [locked.index(lock) for lock in locked] == [0, 0, 2, 3]
 

@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlparse
 
 from hlorank.config.train_sections import SWEEP_NAME
 from hlorank.data.collection import Collection
@@ -98,8 +97,10 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
     """Return the finished training with the best validation Kendall tau of each collection and features.
 
     They are in the order of the collections' names, the best first; of one collection, or of the sweep with a name,
-    where these are given.
+    where these are given. A model is its folder if it is on this machine, else its MLflow address.
     """
+    from mlflow.utils.file_utils import local_file_uri_to_path
+
     store, conditions, place = existing_store(), [f"metrics.`{BEST_TAU}` > -2"], ""
     if collection is not None:
         collection = str(Collection.parse(collection))
@@ -114,7 +115,7 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
         place += f" in the sweep {sweep!r}"
     best: dict[tuple[str, str], dict[str, Any]] = {}
     for run in _search(" and ".join(conditions), order_by=[f"metrics.`{BEST_TAU}` DESC"]):
-        tags = run.data.tags
+        tags, model = run.data.tags, Path(local_file_uri_to_path(run.info.artifact_uri), "model")
         features = tags.get(FEATURES, tags["data"])
         found = {
             "collection": tags["collection"],
@@ -125,17 +126,9 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
             "valid_kendall_tau": run.data.metrics[BEST_TAU],
             "features": features,
             "run_id": run.info.run_id,
-            "model": _model_of(run),
+            "model": str(model) if (model / SPEC).is_file() else f"runs:/{run.info.run_id}/model",
         }
         best.setdefault((tags["collection"], features), found)
     if not best:
         raise DataError("runs", f"a finished training{place}, validated", "none; make repro trains", file=store)
     return sorted(best.values(), key=lambda found: str(found["collection"]))  # stable: keeps the best first
-
-
-def _model_of(run: Any) -> str:
-    """Return the folder of the model of a run if it is on this machine, else its MLflow address."""
-    uri = urlparse(run.info.artifact_uri)
-    folder = Path(unquote(uri.path), "model")
-    here = uri.scheme in {"", "file"} and (folder / SPEC).is_file()
-    return str(folder) if here else f"runs:/{run.info.run_id}/model"

@@ -23,7 +23,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from hlorank.config import Config, ConfigError, TrackingConfig, load
-from hlorank.files import DataError, fingerprint, one_process, redact_credentials
+from hlorank.files import LOCKS, DataError, fingerprint, one_process, redact_credentials
 from hlorank.metrics import BEST_TAU, TRAIN_SECONDS
 from hlorank.runs.store import (
     ENDED_BY,
@@ -97,17 +97,15 @@ def claim(config: TrackingConfig, run_id: str) -> None:
 
 def _record_failure(client: Any, parent: str, overrides: Iterable[str], error: Exception) -> None:
     """Record the reason in the run of a job, or in a run without a training if the job failed before it had one."""
-    ((tag, values),) = _tags(parent, overrides).items()
-    runs = [run for run in tagged_runs(client, parent) if run.data.tags[tag] == values and _state(run) != "finished"]
-    if runs:
-        run_id = runs[-1].info.run_id
-    else:
+    tags = _tags(parent, overrides)
+    runs = [run for run in tagged_runs(client, parent) if tags.items() <= run.data.tags.items()]
+    run = next((run for run in reversed(runs) if _state(run) != "finished"), None)
+    if run is None:
         experiment = client.get_run(parent).info.experiment_id
-        tags = {tag: values, "mlflow.parentRunId": parent}
-        run_id = client.create_run(experiment, run_name="failed", tags=tags).info.run_id
-    text = next((line for line in str(error).splitlines() if line), "")[:_REASON_LENGTH]
-    client.set_tag(run_id, _REASON, f"{type(error).__name__}: {text}" if text else type(error).__name__)
-    client.set_terminated(run_id, "FAILED")
+        run = client.create_run(experiment, run_name="failed", tags={**tags, "mlflow.parentRunId": parent})
+    text = next(filter(None, str(error).splitlines()), "")[:_REASON_LENGTH]
+    client.set_tag(run.info.run_id, _REASON, ": ".join(filter(None, [type(error).__name__, text])))
+    client.set_terminated(run.info.run_id, "FAILED")
 
 
 def _retry(client: Any, parent: str) -> None:
@@ -203,11 +201,12 @@ class Sweep:
     checkout that was interrupted.
     """
 
-    def __init__(self, name: str | None, tracking: TrackingConfig, locks: Path, overrides: Sequence[str]) -> None:
+    def __init__(self, config: Config, overrides: Sequence[str]) -> None:
         from mlflow.tracking import MlflowClient
 
-        experiment, command = open_experiment(tracking), redact_credentials(" ".join(overrides))
-        self._client = client = MlflowClient(tracking_uri(tracking))
+        name, locks = config.sweep.name, Path(config.paths.state) / LOCKS
+        experiment, command = open_experiment(config.tracking), redact_credentials(" ".join(overrides))
+        self._client = client = MlflowClient(tracking_uri(config.tracking))
         key = fingerprint([platform.node(), str(locks.resolve()), experiment, {"name": name} if name else command])
         self._lock = ExitStack()
         self._lock.enter_context(one_process(locks / key, "this sweep"))
@@ -253,16 +252,12 @@ _open: list[Sweep] = []
 class SweepRun(Callback):
     """Hydra callback that opens the parent run of a multirun of trainings; each process of a job has a copy."""
 
-    _sweep: tuple[str, str] | None = None  # run id, tracking store
-
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         """Open the parent run, and pass its id to the jobs; a mistake ends the process before any job."""
         if config.hydra.job.name != "train":
             return
         try:
-            own = own_config(config)
-            locks = Path(own.paths.state) / "locks"
-            sweep = Sweep(own.sweep.name, own.tracking, locks, list(config.hydra.overrides.task))
+            sweep = Sweep(own_config(config), list(config.hydra.overrides.task))
         except Exception as error:
             if (lines := error_lines(error)) is None:
                 raise
@@ -270,7 +265,6 @@ class SweepRun(Callback):
             sys.stderr.writelines(f"{line}\n" for line in lines)
             raise SystemExit(2 if isinstance(error, ConfigError) else 1) from None
         _open.append(sweep)
-        self._sweep = sweep.run_id, tracking_uri(own.tracking)
         with read_write(config.hydra), open_dict(config.hydra):
             config.hydra.job.env_set[PARENT_VARIABLE] = sweep.run_id
             # Launchers compose the configuration of each job again, from these overrides.
@@ -278,18 +272,21 @@ class SweepRun(Callback):
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
         """Record a failure in the sweep's table, and let the sweep continue; the job then has no value."""
-        if self._sweep is None or job_return.status is not JobStatus.FAILED:
+        parent, error = (
+            config.hydra.job.env_set.get(PARENT_VARIABLE),
+            job_return._return_value,
+        )  # the property raises it
+        if parent is None or job_return.status is not JobStatus.FAILED:
             return
         from mlflow.tracking import MlflowClient
 
-        parent, uri = self._sweep
-        error = job_return._return_value  # the property raises it
         # Before the store is used: if the store is down, the other jobs must still continue.
         job_return.status, job_return.return_value = JobStatus.COMPLETED, None
         if not isinstance(error, Pruned):
             expected = isinstance(error, ConfigError | DataError)
             log.error("failed: %s", error, exc_info=None if expected else error)
-            _record_failure(MlflowClient(uri), parent, config.hydra.overrides.task, error)
+            client = MlflowClient(tracking_uri(config.tracking))
+            _record_failure(client, parent, config.hydra.overrides.task, error)
 
 
 def own_config(composed: DictConfig) -> Config:
