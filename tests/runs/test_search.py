@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,22 +79,16 @@ def value(job: list[str]) -> float:
     return -((float(named["x"]) - 0.5) ** 2) - (named["kind"] == "b")
 
 
-class Launcher:
-    """Launcher that runs jobs, stores them, and dies in the batch of a number."""
+def launcher(batches: list[list[list[str]]], dies: int = -1) -> Callable[[list[list[str]]], list[float]]:
+    """Return a launcher that stores batches of jobs, and dies in the batch of a number."""
 
-    def __init__(self, dies: int = -1) -> None:
-        self.batches: list[list[list[str]]] = []
-        self.dies = dies
-
-    def __call__(self, jobs: list[list[str]]) -> list[float]:
-        self.batches.append(jobs)
-        if len(self.batches) == self.dies:
+    def launch(jobs: list[list[str]]) -> list[float]:
+        batches.append(jobs)
+        if len(batches) == dies:
             raise KeyboardInterrupt
         return [value(job) for job in jobs]
 
-    @property
-    def jobs(self) -> list[list[str]]:
-        return [job for batch in self.batches for job in batch]
+    return launch
 
 
 def states(study: optuna.Study) -> list[str]:
@@ -106,19 +101,15 @@ def test_equal_seeds_try_equal_values(sampler: str, open_named: Callable[..., op
     tried = []
     for name, seed, deaths in (("a", 0, ()), ("b", 0, (1,)), ("c", 0, (3, 2)), ("d", 1, ())):
         batches = list[list[list[str]]]()
-        for dies in (*deaths, -1):
-            launcher, study = Launcher(dies), open_named(name=name)
-            try:
-                search(study, sampler=sampler, seed=seed, n_jobs=2, n_trials=5).run(launcher)
-                batches += launcher.batches
-            except KeyboardInterrupt:
-                batches += launcher.batches[:-1]
+        for dies in (*deaths, -1, -1):  # at last there is nothing left to do
+            begun, study = list[list[list[str]]](), open_named(name=name)
+            with suppress(KeyboardInterrupt):
+                search(study, sampler=sampler, seed=seed, n_jobs=2, n_trials=5).run(launcher(begun, dies))
+            batches += begun[: len(begun) - (len(begun) == dies)]
         assert [len(batch) for batch in batches] == [2, 2, 1]
         tried.append([job for batch in batches for job in batch])
         assert states(study) == ["COMPLETE"] * 5
         assert study.best_value == max(map(value, tried[-1]))
-        search(study, n_trials=5).run(launcher := Launcher())
-        assert launcher.jobs == [], "there is nothing left to do"
     assert tried[0] == tried[1] == tried[2] != tried[3]
     assert [(job[0], job[-1]) for job in tried[0]] == [("y=1", f"sweep.trial={number}") for number in range(5)]
     assert len({job[1] for job in tried[0]}) == 5
@@ -129,8 +120,7 @@ def test_failed_trials_are_replaced(wrong: float | None, open_named: Callable[..
     study = open_named()
     search(study, n_trials=3).run(lambda jobs: [wrong if jobs[0][-1].endswith("=1") else 0.5])
     assert states(study) == ["COMPLETE", "FAIL", "COMPLETE", "COMPLETE"]
-    search(open_named(), n_trials=3).run(launcher := Launcher())
-    assert launcher.jobs == []
+    search(open_named(), n_trials=3).run(lambda jobs: pytest.fail("nothing is left to do"))
 
 
 def test_a_search_ends_when_all_trials_fail_and_tries_again_when_resumed(
@@ -139,7 +129,7 @@ def test_a_search_ends_when_all_trials_fail_and_tries_again_when_resumed(
     study = open_named()
     search(study, n_trials=3, n_jobs=2).run(lambda jobs: [None] * len(jobs))
     assert states(study) == ["FAIL"] * 4  # in whole batches
-    search(open_named(), n_trials=3).run(Launcher())
+    search(open_named(), n_trials=3).run(launcher([]))
     assert states(study) == ["FAIL"] * 4 + ["COMPLETE"] * 3
 
 
@@ -148,9 +138,9 @@ def test_no_trial_stays_unfinished(open_named: Callable[..., optuna.Study]) -> N
     study = open_named()
     study.ask().suggest_float("x", -2, 2)
     with pytest.raises(KeyboardInterrupt):
-        search(study, n_trials=3, n_jobs=3).run(Launcher(1))
+        search(study, n_trials=3, n_jobs=3).run(launcher([], 1))
     assert states(study) == ["FAIL"] + ["RUNNING"] * 3
-    search(open_named(), n_trials=1).run(Launcher())
+    search(open_named(), n_trials=1).run(launcher([]))
     assert states(study) == ["FAIL", "COMPLETE", "FAIL", "FAIL"]
 
 
