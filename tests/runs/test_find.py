@@ -63,7 +63,7 @@ def test_references_without_a_model(make_run: MakeRun, tmp_path: Path) -> None:
     model = make_run()
     client, empty = MlflowClient(), mlflow.MlflowClient().create_run("0").info.run_id
     client.create_registered_model(NAME)
-    for reference, named in (
+    references: list[tuple[Any, str]] = [
         (tmp_path, "found none in it"),
         (model.parent, model.name),
         (model / SPEC, "found a file; give the folder that holds it"),
@@ -71,7 +71,8 @@ def test_references_without_a_model(make_run: MakeRun, tmp_path: Path) -> None:
         ("models", "found no such folder"),
         *((name, "expected a run or a registered model") for name in (empty, "0" * 32, f"models:/{NAME}@other")),
         *((name, "expected a run or a registered model") for name in ("models:/unknown/1", "models:/", "runs:/a/b")),
-    ):
+    ]
+    for reference, named in references:
         with pytest.raises(DataError) as caught:
             model_folder(reference)
         (line,) = str(caught.value).splitlines()

@@ -52,6 +52,7 @@ _DESCRIBED = 15  # rows of a table in the description of a sweep's run
 _STATES = ("interrupted", "failed", "pruned", "finished")
 _SEED, _SECONDS = "seed", "train_seconds"
 _RESULTS = [_SEED, TAU, _SECONDS, "state", "run_id", "reason"]  # columns of the table after the keys
+_DIGITS = {TAU: 4, _SECONDS: 1, "mean": 4, "standard_deviation": 4}
 _NOT_VARIED = ("sweep.", "output")  # number of the job, and its folder
 _LONG_FRACTION = re.compile(r"\d\.\d{5,}(e-?\d+)?")  # drawn by a sampler
 
@@ -143,7 +144,7 @@ def job_table(client: Any, parent: str) -> pd.DataFrame:
     runs = sorted(tagged_runs(client, parent), key=lambda run: _STATES.index(_state(run)))
     jobs = {run.data.tags[f"{SWEEP}.{parent}"]: run for run in runs}
     overrides = pd.DataFrame([json.loads(job) for job in jobs], dtype=object).fillna("")
-    varied = (key for key in overrides if key != _SEED and overrides[key].nunique() > 1)
+    varied = (key for key in map(str, overrides) if key != _SEED and overrides[key].nunique() > 1)
     keys = sorted(key for key in varied if not key.startswith(_NOT_VARIED))
     results = [
         {
@@ -181,15 +182,14 @@ def short_value(value: str) -> str:
 
 def _print(table: pd.DataFrame, title: str) -> None:
     ranks = {"run_id": 1, "state": 2, _SECONDS: 3}
-    numbers = {_SEED, TAU, _SECONDS, "seeds", "mean", "standard_deviation"}
+    numbers = {_SEED, "seeds", *_DIGITS}
     columns = [Column(column, ranks.get(column, 0), number=column in numbers) for column in table.columns]
-    shown = table.assign(
-        **{
-            column: ["" if value != value else f"{value:.{1 if column == _SECONDS else 4}f}" for value in table[column]]
-            for column in table.select_dtypes("floating")
-        }
-    )
-    rows = [[short_value(str(value)) for value in row] for row in shown.itertuples(index=False)]
+    shown = {
+        column: ["" if value != value else f"{value:.{digits}f}" for value in table[column]]
+        for column, digits in _DIGITS.items()
+        if column in table
+    }
+    rows = [[short_value(str(value)) for value in row] for row in table.assign(**shown).itertuples(index=False)]
     sys.stdout.write(f"\n{title}\n")
     print_table(columns, rows, option="sweep/jobs.csv of the run")
 
