@@ -213,16 +213,13 @@ def finished_training(config: TrackingConfig, key: str) -> tuple[str, float] | N
 
     The status of the run may be that of a later evaluation which was killed.
     """
-    import mlflow
+    from mlflow.tracking import MlflowClient
 
-    connect(config)
-    runs: list[Any] = mlflow.search_runs(
-        experiment_names=[config.experiment],
-        filter_string=f"tags.`{FINGERPRINT}` = '{key}' and metrics.`{BEST_TAU}` > -2",
-        order_by=["attributes.start_time"],
-        max_results=1,
-        output_format="list",
-    )
+    client = MlflowClient(connect(config))
+    if (experiment := client.get_experiment_by_name(config.experiment)) is None:
+        return None
+    query = f"tags.`{FINGERPRINT}` = '{key}' and metrics.`{BEST_TAU}` > -2"
+    runs = client.search_runs([experiment.experiment_id], query, max_results=1, order_by=["attributes.start_time"])
     return (runs[0].info.run_id, runs[0].data.metrics[BEST_TAU]) if runs else None
 
 
