@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning
-import optuna
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import MLFlowLogger
 
@@ -14,6 +13,9 @@ from hlorank.config import TrackingConfig
 from hlorank.metrics import VALID_TAU
 from hlorank.runs.search import report
 from hlorank.runs.store import tracking_uri
+
+if TYPE_CHECKING:
+    import optuna
 
 
 class RunLogger(MLFlowLogger):
