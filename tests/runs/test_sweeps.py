@@ -198,9 +198,9 @@ def test_a_search(call: Call, client: MlflowClient) -> None:
     assert distances[0] == min(distances)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "message"),
-    [
+def test_mistakes_are_one_line_and_nothing_is_trained(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("psycopg", reason="needs psycopg (extra postgresql)")
+    for arguments, status, message in (
         (["hparams_search=random", *NARROW, "model.width=8"], 2, "nothing to search"),
         (["hparams_search=random", "hydra.job.name=fetch"], 2, "only trainings can be searched"),
         (["hparams_search=random", "hydra.sweeper.sampler=grid"], 2, "hydra.sweeper.sampler=grid"),
@@ -208,25 +208,12 @@ def test_a_search(call: Call, client: MlflowClient) -> None:
         ([f"tracking.uri={CLOSED}"], 1, "***@127.0.0.1:1/searches: "),
         (["sweep.name=a/b"], 2, "sweep.name=a/b"),
         (["trainer.max_epochs=many"], 2, "trainer.max_epochs"),
-    ],
-)
-def test_mistakes_are_one_line_and_nothing_is_trained(
-    arguments: list[str],
-    status: int,
-    message: str,
-    call: Call,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    if any(CLOSED in argument for argument in arguments):
-        pytest.importorskip("psycopg", reason="needs psycopg (extra postgresql)")
-    monkeypatch.setattr(sweep_module, "_open", [])
-    assert call(*arguments, task=(counted := Counted())) == status
-    assert counted.seeds == []
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ")
-    assert message in line
-    assert "secret" not in line
+    ):
+        assert call(*arguments, task=lambda _: pytest.fail("a training began")) == status
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("error: ")
+        assert message in line
+        assert "secret" not in line
 
 
 def test_one_process_at_a_time_runs_a_sweep(settings: Callable[..., Config], monkeypatch: pytest.MonkeyPatch) -> None:
