@@ -25,20 +25,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from hlorank.config import Config, ConfigError, TrackingConfig, load
 from hlorank.files import LOCKS, DataError, fingerprint, one_process, redact_credentials
 from hlorank.metrics import BEST_TAU, TRAIN_SECONDS
-from hlorank.runs.store import (
-    ENDED_BY,
-    NAME,
-    NAME_LENGTH,
-    NOTE,
-    NOTE_LENGTH,
-    PARENT_VARIABLE,
-    PRUNING,
-    SWEEP,
-    Pruned,
-    error_lines,
-    open_experiment,
-    tracking_uri,
-)
+from hlorank.runs import store
 from hlorank.terminal import Column, print_table
 
 if TYPE_CHECKING:
@@ -73,17 +60,17 @@ def chosen_experiment() -> str | None:
 
 def in_sweep() -> bool:
     """Return whether this process runs a job of a sweep."""
-    return PARENT_VARIABLE in os.environ
+    return store.PARENT_VARIABLE in os.environ
 
 
 def job_tags() -> dict[str, str]:
     """Return the tag that enters a run in the table of the current sweep; none outside of sweeps."""
-    return _tags(os.environ[PARENT_VARIABLE], task_overrides()) if in_sweep() else {}
+    return _tags(os.environ[store.PARENT_VARIABLE], task_overrides()) if in_sweep() else {}
 
 
 def _tags(parent: str, overrides: Iterable[str]) -> dict[str, str]:
     pairs = (redact_credentials(override).lstrip("+").partition("=") for override in overrides)
-    return {f"{SWEEP}.{parent}": json.dumps({key: value for key, _, value in pairs}, sort_keys=True)}
+    return {f"{store.SWEEP}.{parent}": json.dumps({key: value for key, _, value in pairs}, sort_keys=True)}
 
 
 def claim(config: TrackingConfig, run_id: str) -> None:
@@ -91,7 +78,7 @@ def claim(config: TrackingConfig, run_id: str) -> None:
     from mlflow.tracking import MlflowClient
 
     for tag, values in job_tags().items():
-        client = MlflowClient(tracking_uri(config))
+        client = MlflowClient(store.tracking_uri(config))
         earlier = json.loads(client.get_run(run_id).data.tags.get(tag, "{}"))  # of a job that names a default
         client.set_tag(run_id, tag, json.dumps(earlier | json.loads(values), sort_keys=True))
 
@@ -120,7 +107,7 @@ def _retry(client: Any, parent: str) -> None:
 
 def tagged_runs(client: Any, parent: str) -> list[Any]:
     """Return the runs in the table of a sweep, the latest last."""
-    query = f"tags.`{SWEEP}.{parent}` LIKE '%'"
+    query = f"tags.`{store.SWEEP}.{parent}` LIKE '%'"
     experiment = client.get_run(parent).info.experiment_id
     return list(client.search_runs([experiment], query, max_results=50_000, order_by=["attributes.start_time"]))
 
@@ -129,7 +116,7 @@ def _state(run: Any) -> str:
     tags, status = run.data.tags, run.info.status
     if BEST_TAU in run.data.metrics or status == "FINISHED":
         return "finished"
-    if status == "KILLED" and tags.get(ENDED_BY) == PRUNING:
+    if status == "KILLED" and tags.get(store.ENDED_BY) == store.PRUNING:
         return "pruned"
     return "failed" if _REASON in tags else "interrupted"  # also a failed run that was stopped from outside
 
@@ -142,7 +129,7 @@ def job_table(client: Any, parent: str) -> pd.DataFrame:
     import pandas as pd
 
     runs = sorted(tagged_runs(client, parent), key=lambda run: _STATES.index(_state(run)))
-    jobs = {run.data.tags[f"{SWEEP}.{parent}"]: run for run in runs}
+    jobs = {run.data.tags[f"{store.SWEEP}.{parent}"]: run for run in runs}
     overrides = pd.DataFrame([json.loads(job) for job in jobs], dtype=object).fillna("")
     varied = (key for key in map(str, overrides) if key != _SEED and overrides[key].nunique() > 1)
     keys = sorted(key for key in varied if not key.startswith(_NOT_VARIED))
@@ -205,13 +192,13 @@ class Sweep:
         from mlflow.tracking import MlflowClient
 
         name, locks = config.sweep.name, Path(config.paths.state) / LOCKS
-        experiment, command = open_experiment(config.tracking), redact_credentials(" ".join(overrides))
-        self._client = client = MlflowClient(tracking_uri(config.tracking))
+        experiment, command = store.open_experiment(config.tracking), redact_credentials(" ".join(overrides))
+        self._client = client = MlflowClient(store.tracking_uri(config.tracking))
         key = fingerprint([platform.node(), str(locks.resolve()), experiment, {"name": name} if name else command])
         self._lock = ExitStack()
         self._lock.enter_context(one_process(locks / key, "this sweep"))
         interrupted = f"tags.`{_KEY}` = '{key}' and attributes.status != 'FINISHED' and attributes.status != 'FAILED'"
-        query = f"tags.`{NAME}` = '{name}'" if name else interrupted
+        query = f"tags.`{store.NAME}` = '{name}'" if name else interrupted
         earlier = client.search_runs([experiment], query, max_results=1, order_by=["attributes.start_time DESC"])
         if earlier:
             self.run_id: str = earlier[0].info.run_id
@@ -219,8 +206,8 @@ class Sweep:
             _retry(client, self.run_id)
             client.update_run(self.run_id, status="RUNNING")
         else:
-            tags = {SWEEP: command, _KEY: key} | ({NAME: name} if name else {})
-            run = client.create_run(experiment, run_name=f"sweep {name or command}"[:NAME_LENGTH], tags=tags)
+            tags = {store.SWEEP: command, _KEY: key} | ({store.NAME: name} if name else {})
+            run = client.create_run(experiment, run_name=f"sweep {name or command}"[: store.NAME_LENGTH], tags=tags)
             self.run_id = run.info.run_id
 
     def close(self, completed: bool) -> int:
@@ -231,7 +218,8 @@ class Sweep:
         if len(table):
             heads = (shown.head(_DESCRIBED) for shown in (seeds, jobs))
             texts = [head.to_string(index=False, float_format="%.4f", na_rep="") for head in heads]
-            client.set_tag(self.run_id, NOTE, "".join(f"```\n{text}\n```\n" for text in texts)[:NOTE_LENGTH])
+            note = "".join(f"```\n{text}\n```\n" for text in texts)
+            client.set_tag(self.run_id, store.NOTE, note[: store.NOTE_LENGTH])
             for name, shown in (("jobs", jobs), ("seeds", seeds)):
                 client.log_text(self.run_id, shown.to_csv(index=False), f"sweep/{name}.csv")
             _print(jobs, f"sweep {self.run_id}")
@@ -259,33 +247,31 @@ class SweepRun(Callback):
         try:
             sweep = Sweep(own_config(config), list(config.hydra.overrides.task))
         except Exception as error:
-            if (lines := error_lines(error)) is None:
+            if (lines := store.error_lines(error)) is None:
                 raise
             # Hydra turns exceptions of a callback into warnings, and would train without the sweep's run.
             sys.stderr.writelines(f"{line}\n" for line in lines)
             raise SystemExit(2 if isinstance(error, ConfigError) else 1) from None
         _open.append(sweep)
         with read_write(config.hydra), open_dict(config.hydra):
-            config.hydra.job.env_set[PARENT_VARIABLE] = sweep.run_id
+            config.hydra.job.env_set[store.PARENT_VARIABLE] = sweep.run_id
             # Launchers compose the configuration of each job again, from these overrides.
-            config.hydra.overrides.hydra.append(f"+hydra.job.env_set.{PARENT_VARIABLE}='{sweep.run_id}'")
+            config.hydra.overrides.hydra.append(f"+hydra.job.env_set.{store.PARENT_VARIABLE}='{sweep.run_id}'")
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
         """Record a failure in the sweep's table, and let the sweep continue; the job then has no value."""
-        parent, error = (
-            config.hydra.job.env_set.get(PARENT_VARIABLE),
-            job_return._return_value,
-        )  # the property raises it
+        parent = config.hydra.job.env_set.get(store.PARENT_VARIABLE)
+        error = job_return._return_value  # the property raises it
         if parent is None or job_return.status is not JobStatus.FAILED:
             return
         from mlflow.tracking import MlflowClient
 
         # Before the store is used: if the store is down, the other jobs must still continue.
         job_return.status, job_return.return_value = JobStatus.COMPLETED, None
-        if not isinstance(error, Pruned):
+        if not isinstance(error, store.Pruned):
             expected = isinstance(error, ConfigError | DataError)
             log.error("failed: %s", error, exc_info=None if expected else error)
-            client = MlflowClient(tracking_uri(config.tracking))
+            client = MlflowClient(store.tracking_uri(config.tracking))
             _record_failure(client, parent, config.hydra.overrides.task, error)
 
 

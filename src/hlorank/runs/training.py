@@ -33,18 +33,8 @@ from hlorank.files import (
     write_text,
 )
 from hlorank.metrics import BEST_TAU, EXPERIMENT, TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU
+from hlorank.runs import store
 from hlorank.runs.search import current_trial
-from hlorank.runs.store import (
-    CODE,
-    FEATURES,
-    FINGERPRINT,
-    NAME_LENGTH,
-    NOTE,
-    NOTE_LENGTH,
-    Pruned,
-    finished_training,
-    open_run,
-)
 from hlorank.runs.sweeps import chosen_experiment, claim, in_sweep, job_tags, short_value, task_overrides
 from hlorank.training.process_group import ProcessGroup
 from hlorank.training.setup import Setup, Trained, peak_memory_bytes
@@ -128,7 +118,7 @@ def _opened(config: Config, setup: Setup, output: Path, run: TrainingRun) -> Ite
                 run.callbacks = [TrialReport(trial)]
             try:
                 yield
-            except Pruned:
+            except store.Pruned:
                 shutil.rmtree(run.folder)
                 raise
         shutil.rmtree(run.folder)
@@ -138,7 +128,7 @@ def _finished(config: TrackingConfig, key: str, output: Path) -> float | None:
     """Return the tau of a run that has finished a training; outside of sweeps its model is written to `output`."""
     import mlflow
 
-    if (finished := finished_training(config, key)) is None:
+    if (finished := store.finished_training(config, key)) is None:
         return None
     run_id, tau = finished
     if not in_sweep():
@@ -172,32 +162,32 @@ def _tracked(config: Config, setup: Setup, state: Path) -> Iterator[str]:
     from mlflow.data.meta_dataset import MetaDataset
     from mlflow.data.sources import LocalArtifactDatasetSource
 
-    spec, store, overrides = setup.spec, setup.graphs.store, task_overrides()
+    spec, graphs, overrides = setup.spec, setup.graphs.store, task_overrides()
     note = (
-        f"Trained on {len(setup.train)} graphs of train; the epoch is chosen on {len(store.trainable('valid'))} graphs "
-        f"of valid. Overrides: {' '.join(f'`{override}`' for override in overrides) or 'none'}."
+        f"Trained on {len(setup.train)} graphs of train; the epoch is chosen on {len(graphs.trainable('valid'))} of "
+        f"valid. Overrides: {' '.join(f'`{override}`' for override in overrides) or 'none'}."
     )
     tags = {
         "collection": spec.collection,
         "method": spec.method,
         "data": spec.data,
         "trained": str(bool(setup.train)),
-        FINGERPRINT: setup.key,
-        CODE: code_digest("hlorank"),
-        FEATURES: store.fingerprint,
-        NOTE: note[:NOTE_LENGTH],
+        store.FINGERPRINT: setup.key,
+        store.CODE: code_digest("hlorank"),
+        store.FEATURES: graphs.fingerprint,
+        store.NOTE: note[: store.NOTE_LENGTH],
         **({EXPERIMENT: name} if (name := chosen_experiment()) else {}),
         **job_tags(),
     }
     earlier = read_json(state / RUN)["run_id"] if (state / RUN).exists() else None
-    with open_run(config.tracking, run_name(setup, overrides), tags, earlier) as (run_id, resumed):
+    with store.open_run(config.tracking, run_name(setup, overrides), tags, earlier) as (run_id, resumed):
         if resumed:
             claim(config.tracking, run_id)
         else:
             mlflow.log_params({**flatten(setup.settings), **_data_settings(setup)})
-            source = LocalArtifactDatasetSource(str(store.root))
+            source = LocalArtifactDatasetSource(str(graphs.root))
             for split in ("train", "valid"):  # in the names, as MLflow keeps one context of a dataset
-                data = MetaDataset(source, name=f"{spec.collection}/{split}", digest=store.fingerprint)
+                data = MetaDataset(source, name=f"{spec.collection}/{split}", digest=graphs.fingerprint)
                 mlflow.log_input(data, context=split)
         write_json(state / RUN, {"run_id": run_id, "settings": setup.key_without_code})
         yield run_id
@@ -215,8 +205,9 @@ def run_name(setup: Setup, overrides: Sequence[str]) -> str:
     }
     changed |= {"seed": str(seed)} if (seed := setup.config.seed) else {}
     experiment = os.environ.get("DVC_EXP_NAME", "")
-    settings = [f"{key}={value}" for key, value in changed.items()]
-    return " ".join(filter(None, [setup.spec.method, experiment, *settings, setup.spec.collection]))[:NAME_LENGTH]
+    settings = (f"{key}={value}" for key, value in changed.items())
+    name = " ".join(filter(None, [setup.spec.method, experiment, *settings, setup.spec.collection]))
+    return name[: store.NAME_LENGTH]
 
 
 def _data_settings(setup: Setup) -> dict[str, Any]:
@@ -240,8 +231,8 @@ def _record(setup: Setup, output: Path, run_id: str, trained: Trained) -> None:
     trained.save(output, setup.spec)
     rows = [{"member": 0, **row} for row in trained.history]
     write_text(output / HISTORY, pd.DataFrame(rows, columns=_COLUMNS).to_csv(index=False))
-    store, model = redact_credentials(mlflow.get_tracking_uri()), read_json(output / SPEC)["spec_sha256"]
-    run = {"run_id": run_id, "tracking_uri": store, EXPERIMENT: chosen_experiment(), "model": model}
+    address, model = redact_credentials(mlflow.get_tracking_uri()), read_json(output / SPEC)["spec_sha256"]
+    run = {"run_id": run_id, "tracking_uri": address, EXPERIMENT: chosen_experiment(), "model": model}
     write_json(output / RUN, run)
     mlflow.log_artifacts(str(output), "model")
     if trained.members:
