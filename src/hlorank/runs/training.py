@@ -16,22 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from filelock import FileLock, Timeout
 
+from hlorank import files
 from hlorank.config import Config, ConfigError, TrackingConfig
-from hlorank.files import (
-    HISTORY,
-    LOCKS,
-    RUN,
-    SPEC,
-    atomic_path,
-    code_digest,
-    fingerprint,
-    flatten,
-    one_process,
-    read_json,
-    redact_credentials,
-    write_json,
-    write_text,
-)
 from hlorank.metrics import BEST_TAU, EXPERIMENT, TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU
 from hlorank.runs import store
 from hlorank.runs.search import current_trial
@@ -83,7 +69,7 @@ def training(config: Config, setup: Setup, output: Path, ranks: ProcessGroup) ->
         run.tau = ranks.broadcast(run.tau)
         if run.tau is None:
             with ranks.agreed():
-                if not (run.folder / RUN).exists():
+                if not (run.folder / files.RUN).exists():
                     lacks = "lacks the files of rank 0; name a folder that all ranks share"
                     raise ConfigError(f"paths.state: {run.folder.parents[1]} {lacks}")
         yield run
@@ -92,11 +78,11 @@ def training(config: Config, setup: Setup, output: Path, ranks: ProcessGroup) ->
 @contextmanager
 def _opened(config: Config, setup: Setup, output: Path, run: TrainingRun) -> Iterator[None]:
     """Take the locks of a training, and note its earlier result, or open its MLflow run."""
-    locks = Path(config.paths.state) / LOCKS
-    folder_lock = locks / fingerprint(str(output.resolve()))
+    locks = Path(config.paths.state) / files.LOCKS
+    folder_lock = locks / files.fingerprint(str(output.resolve()))
     with (
-        one_process(folder_lock, f"a stage that writes {output}") as waited_for_folder,
-        one_process(locks / setup.key, "this training") as waited_for_training,
+        files.one_process(folder_lock, f"a stage that writes {output}") as waited_for_folder,
+        files.one_process(locks / setup.key, "this training") as waited_for_training,
     ):
         if in_sweep() or waited_for_folder or waited_for_training or "DVC_STAGE" in os.environ:  # which DVC sets
             run.tau = _finished(config.tracking, setup.key, output)
@@ -137,9 +123,9 @@ def _finished(config: TrackingConfig, key: str, output: Path) -> float | None:
                 model = mlflow.artifacts.download_artifacts(run_id=run_id, artifact_path="model", dst_path=folder)
             except (mlflow.MlflowException, OSError):
                 return None  # the store does not have it any more
-            files = sorted(Path(model).iterdir(), key=lambda file: file.name == SPEC)  # a folder with it is complete
-            for file in files:
-                with atomic_path(output / file.name) as copy:
+            # A folder with its specification is complete.
+            for file in sorted(Path(model).iterdir(), key=lambda file: file.name == files.SPEC):
+                with files.atomic_path(output / file.name) as copy:
                     shutil.copyfile(file, copy)
     log.info("run %s has finished this training: validation Kendall tau %.4f", run_id, tau)
     claim(config, run_id)
@@ -148,8 +134,8 @@ def _finished(config: TrackingConfig, key: str, output: Path) -> float | None:
 
 def _remove_outdated(setup: Setup, state: Path, locks: Path) -> None:
     """Remove checkpoints of the same training by other code, which no training continues from."""
-    for path in state.parent.glob(f"*/{RUN}"):
-        if path.parent != state and read_json(path).get("settings") == setup.key_without_code:
+    for path in state.parent.glob(f"*/{files.RUN}"):
+        if path.parent != state and files.read_json(path).get("settings") == setup.key_without_code:
             with suppress(Timeout), FileLock(locks / path.parent.name).acquire(timeout=0):  # no process runs it
                 shutil.rmtree(path.parent)
                 log.info("%s: checkpoints that other code wrote are removed; the training starts again", path.parent)
@@ -173,23 +159,23 @@ def _tracked(config: Config, setup: Setup, state: Path) -> Iterator[str]:
         "data": spec.data,
         "trained": str(bool(setup.train)),
         store.FINGERPRINT: setup.key,
-        store.CODE: code_digest("hlorank"),
+        store.CODE: files.code_digest("hlorank"),
         store.FEATURES: graphs.fingerprint,
         store.NOTE: note[: store.NOTE_LENGTH],
         **({EXPERIMENT: name} if (name := chosen_experiment()) else {}),
         **job_tags(),
     }
-    earlier = read_json(state / RUN)["run_id"] if (state / RUN).exists() else None
+    earlier = files.read_json(state / files.RUN)["run_id"] if (state / files.RUN).exists() else None
     with store.open_run(config.tracking, run_name(setup, overrides), tags, earlier) as (run_id, resumed):
         if resumed:
             claim(config.tracking, run_id)
         else:
-            mlflow.log_params({**flatten(setup.settings), **_data_settings(setup)})
+            mlflow.log_params({**files.flatten(setup.settings), **_data_settings(setup)})
             source = LocalArtifactDatasetSource(str(graphs.root))
             for split in ("train", "valid"):  # in the names, as MLflow keeps one context of a dataset
                 data = MetaDataset(source, name=f"{spec.collection}/{split}", digest=graphs.fingerprint)
                 mlflow.log_input(data, context=split)
-        write_json(state / RUN, {"run_id": run_id, "settings": setup.key_without_code})
+        files.write_json(state / files.RUN, {"run_id": run_id, "settings": setup.key_without_code})
         yield run_id
 
 
@@ -216,12 +202,12 @@ def _data_settings(setup: Setup) -> dict[str, Any]:
     made = {"featurize": graphs.store.spec.options.model_dump(mode="json")}
     if graphs.options is not None:
         made["partition"] = graphs.options.model_dump(mode="json")
-    wanted = flatten(setup.config.model_dump(mode="json", include={*made}))
-    for key, value in flatten(made).items():
+    wanted = files.flatten(setup.config.model_dump(mode="json", include={*made}))
+    for key, value in files.flatten(made).items():
         if experiment is not None and wanted[key] != value:
             remedy = f"run the stage {key.partition('.')[0]} with experiment={experiment}, and those after it"
             log.warning("%s=%s: no effect, as the data were made with %s; %s", key, wanted[key], value, remedy)
-    return flatten(made)
+    return files.flatten(made)
 
 
 def _record(setup: Setup, output: Path, run_id: str, trained: Trained) -> None:
@@ -230,10 +216,10 @@ def _record(setup: Setup, output: Path, run_id: str, trained: Trained) -> None:
 
     trained.save(output, setup.spec)
     rows = [{"member": 0, **row} for row in trained.history]
-    write_text(output / HISTORY, pd.DataFrame(rows, columns=_COLUMNS).to_csv(index=False))
-    address, model = redact_credentials(mlflow.get_tracking_uri()), read_json(output / SPEC)["spec_sha256"]
-    run = {"run_id": run_id, "tracking_uri": address, EXPERIMENT: chosen_experiment(), "model": model}
-    write_json(output / RUN, run)
+    files.write_text(output / files.HISTORY, pd.DataFrame(rows, columns=_COLUMNS).to_csv(index=False))
+    run: dict[str, Any] = {"run_id": run_id, "tracking_uri": files.redact_credentials(mlflow.get_tracking_uri())}
+    run |= {EXPERIMENT: chosen_experiment(), "model": files.read_json(output / files.SPEC)["spec_sha256"]}
+    files.write_json(output / files.RUN, run)
     mlflow.log_artifacts(str(output), "model")
     if trained.members:
         parameters = sum(parameter.numel() for member in trained.members for parameter in member.parameters())
