@@ -58,18 +58,3 @@ def test_a_submission_of_rank_is_evaluated(
     for row, graph in zip(rows, ranked, strict=True):
         # Kendall tau may differ, as a ranking breaks the ties of equal configurations.
         assert [row[f"slowdown_{k}"] for k in (1, 5, 10)] == [graph["comparison"][f"slowdown_{k}"] for k in (1, 5, 10)]
-
-
-def test_wrong_scores_and_a_missing_root_are_status_2(
-    options: list[object], scores: Arrays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Command
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    name, values = scores.popitem()
-    save(tmp_path / "few.npz", scores)
-    save(tmp_path / "nan.npz", scores | {name: values * np.nan})
-    for file, given, named in (
-        ("few", options, name),
-        ("nan", options, name),
-        ("few", options[:0], "data/raw: root: "),
-    ):
-        assert named in call.error("evaluate", "--collection", LAYOUT, f"{file}.npz", *given)

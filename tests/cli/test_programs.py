@@ -72,16 +72,6 @@ def test_several_files_are_a_table(record: Path, program: Path, call: Command, m
     assert row.split() == ["n" * 60, "2", "3"]
 
 
-def test_official_files(shared_data: Path, call: Command) -> None:
-    (layout,) = inspected(shared_data / "tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz", call)
-    counts = ("nodes", "edges", "configurable_nodes", "configurations", "distinct")
-    assert [layout[key] for key in counts] == [3_163, 5_112, 62, 1_965, 1_469]
-    kernels = inspected(shared_data / "official" / "op_tuning_data.pb", call)
-    assert (len(kernels), sum(kernel["distinct"] == 1 for kernel in kernels)) == (15, 3)
-    (tile,) = inspected(shared_data / "tpugraphs/npz/tile/xla/train/retinanet.2x2.fp32_-342c949e14733d96.npz", call)
-    assert (tile["kind"], tile["configurations"], tile["distinct"]) == ("tile", 2, 1)
-
-
 def test_files_and_folders_are_converted(program: Path, record: Path, tmp_path: Path, call: Command) -> None:
     names = ["jit_f.npz", "jit_f.extra.npz", "record.npz", "record.extra.npz"]
     printed, _ = call("convert", program.parent, record, tmp_path / "out", "--extra")

@@ -136,18 +136,15 @@ class ComputeConfig(Section):
     """Graphs in progress at the same time; auto is one for each core of this machine, or as many as the cluster has
     room for. Each takes its own memory: use fewer if it runs out. serial ignores it."""
     retries: int = Field(ge=0)
-    """Times that the work on a graph is repeated after its process died or its node was lost; on this machine at least
-    once, as that tells which graph the process died of."""
+    """Times that work on a graph is repeated whose process died or whose node was lost, at least once without ray."""
     address: str | None
-    """Ray cluster: auto (the one that runs on this machine), `host:port`, or `ray://host:port` of its client server;
-    only for ray."""
+    """Ray cluster: auto (on this machine), `host:port`, or `ray://host:port` of its client server; only for ray."""
     cpus: float = Field(gt=0)
     """CPUs that a graph's task takes of its node, and its threads of BLAS; only for ray."""
     gpus: float = Field(ge=0)
     """GPUs that a graph's task takes of its node: above 0, evaluate scores on them; only for ray."""
     memory_bytes: int | None = Field(ge=1)
-    """Memory that a graph's task takes of its node, so that fewer run there at the same time; null counts CPUs only;
-    only for ray."""
+    """Memory that a graph's task takes of its node, so that fewer run at once; null counts CPUs only; only for ray."""
 
     @model_validator(mode="after")
     def _check_address(self) -> Self:
@@ -197,15 +194,13 @@ class PipelineConfig(Section):
     methods: list[str]
     """Methods and baselines of layout collections."""
     tile_methods: list[str]
-    """Methods of tile collections: full, as a kernel is one segment under any method, and baselines other than
-    default_configuration."""
+    """Methods of tile collections: full, as a kernel is one segment, and baselines other than default_configuration."""
     omit: list[str]
     """Trainings that are left out, as `<collection>-<method>`, such as those that equal another one."""
     collections: list[str]
     """All collections; computed from `layout` and `tile`."""
     trainings: dict[str, Training]
-    """Trainings by their name in dvc.yaml; computed from the other lists: each collection with each method of its
-    kind, without `omit`."""
+    """Trainings by their name in dvc.yaml, computed: each collection with each method of its kind, without `omit`."""
 
 
 def _local(path: str) -> str:

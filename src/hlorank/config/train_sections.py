@@ -84,8 +84,7 @@ class SegmentsConfig(Section):
     aggregation: Literal["mean", "sum"]
     """Aggregation of the embeddings of a graph's segments."""
     missing: Literal["compute", "reweight"]
-    """Segments whose embedding the table lacks: compute it without gradient, or leave the segment out and weigh the
-    sampled ones more."""
+    """Segments that the table lacks: embed them without gradient, or leave them out and weigh the sampled ones more."""
     keep_probability: float = Field(gt=0, le=1)
     """Probability that a stale embedding is kept, for methods with stale-embedding dropout."""
     table_bytes: int = Field(ge=1)
@@ -169,27 +168,23 @@ class TrainerConfig(Section):
     patience: int = Field(ge=1)
     """Epochs without a better validation Kendall tau before training stops."""
     validation_configs: int = Field(ge=2)
-    """Distinct configurations per graph ranked in validation, the same ones for every seed, member and method; evaluate
-    ranks all."""
+    """Distinct configurations of a graph that validation ranks, the same in all trainings; evaluate ranks all."""
     precision: Literal["32-true", "bf16-mixed", "16-mixed"]
     """Precision of the training steps, as named by Lightning; 16-mixed needs CUDA."""
     accelerator: Literal["auto", "cpu", "cuda"]
     """Device; auto is CUDA where PyTorch finds it, otherwise the CPU."""
     devices: int = Field(ge=1)
-    """Number of ranks that torchrun must have started to train one model together; 1 takes any number. The steps are
-    those of one process."""
+    """Ranks that torchrun must have started to train one model, with the steps of one process; 1 takes any number."""
     threads: Literal["auto"] | Annotated[int, Field(ge=1)]
     """Threads of PyTorch, in each process of evaluate too; auto is one for each core that no worker uses, and one in
     evaluate, whose processes take the other cores; OMP_NUM_THREADS bounds the cores."""
     workers: Literal["auto"] | Annotated[int, Field(ge=0)]
-    """Processes that plan training steps ahead; auto is one for every four cores, none for fewer; 0 plans them between
-    the steps. The results are the same."""
+    """Processes that plan training steps ahead, to the same results; auto is one for every four cores, 0 is none."""
     memory_bytes: int = Field(ge=1)
     """Bound of the states and gradients that a training step holds, besides model, optimizer and table: what needs
     more is computed in parts, of the segments and then of their configurations, and again for their gradients."""
     averaging: Literal["none", "ema", "swa"]
-    """Average of the weights over the steps: ema is the exponential moving average, swa the unweighted average over the
-    second half."""
+    """Average of the weights over the steps: ema (exponential moving average) or swa (plain, over the second half)."""
     averaging_decay: float = Field(gt=0, lt=1)
     """Decay of the exponential moving average, which spans about 1 / (1 - decay) steps."""
 
@@ -256,8 +251,7 @@ class SweepConfig(Section):
     """Multiruns of trainings."""
 
     name: str | None
-    """A sweep that is started again under its name continues where it ended; null continues only an interrupted sweep
-    of the same command."""
+    """A sweep started again under its name continues; null continues only an interrupted sweep of the same command."""
     storage: str
     """Database in which searches keep their trials, as an address of Optuna and SQLAlchemy."""
     trial: int | None
