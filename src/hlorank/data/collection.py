@@ -31,13 +31,10 @@ from hlorank.files import DataError, read_json, write_atomic
 
 Kind = Literal["layout", "tile"]
 SPLITS: tuple[Split, ...] = get_args(Split)
-TPU_SOURCES = ("xla", "nlp")
-"""The sources of TpuGraphs."""
+TPU_SOURCES = ("xla", "nlp")  # those of TpuGraphs
 MAX_UNPACKED_BYTES = 2**28
-RAW = "data/raw"
-"""Folder in which the stage fetch writes collections, as in conf/config.yaml."""
-EXTRA_SUFFIX = ".extra.npz"
-"""Suffix of files next to the graphs with features beyond the 140 (hlorank.hlo.extra)."""
+RAW = "data/raw"  # where the stage fetch writes collections, as in conf/config.yaml
+EXTRA_SUFFIX = ".extra.npz"  # of files next to the graphs with features beyond the 140 (hlorank.hlo.extra)
 
 _LEVEL = 3  # of deflate: a fourth of the time of the default for 20 to 60 % more bytes of layouts
 _COMMON_KEYS = {"node_feat", "node_opcode", "edge_index", "config_runtime"}

@@ -23,8 +23,7 @@ TILE_FEATURES = 24
 LAYOUT_TENSORS = ("output", "input", "kernel")
 # Limits of what is read from a file, several times the largest of TpuGraphs.
 MAX_CONFIGURATIONS = 2**24
-MAX_LAYOUTS = 2**22
-"""Distinct rows of layouts of a graph; the real files of the tests have 14 to 62."""
+MAX_LAYOUTS = 2**22  # distinct rows of layouts of a graph; the real files of the tests have 14 to 62
 
 _RADIX = LAYOUT_MAX - LAYOUT_MIN + 2  # 8: three bits a value, so that 18 values fit in one 64-bit key
 _POWERS = np.array([_RADIX**i for i in reversed(range(LAYOUT_VALUES))], dtype=np.int64)
@@ -70,16 +69,12 @@ def _smallest_unsigned(count: int) -> np.dtype[Any]:
 class LayoutConfigurations:
     """Layout configurations of the configurable nodes of one graph, as codes into their distinct rows.
 
-    Attributes:
-        node_ids: (configurable nodes,) int64, increasing.
-        codebook: (U, 18) int8, the distinct rows in lexicographic order: output, input and kernel layout, six
-            minor-to-major dimensions each, padded with -1.
-        codes: (configurations, configurable nodes), unsigned; `codebook[codes]` are the raw values.
+    A row has the output, input and kernel layout, six minor-to-major dimensions each, padded with -1.
     """
 
-    node_ids: Int64
-    codebook: NDArray[np.int8]
-    codes: NDArray[np.unsignedinteger[Any]]
+    node_ids: Int64  # (configurable nodes,), increasing
+    codebook: NDArray[np.int8]  # (U, 18), the distinct rows in lexicographic order
+    codes: NDArray[np.unsignedinteger[Any]]  # (configurations, configurable nodes); `codebook[codes]` is the raw array
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -155,13 +150,9 @@ class LayoutConfigurations:
 
 @dataclass(frozen=True, eq=False)
 class TileConfigurations:
-    """Tile configurations of one kernel.
+    """Tile configurations of one kernel."""
 
-    Attributes:
-        feat: (configurations, 24) float32: kernel, output and input bounds, six values, sum and product each.
-    """
-
-    feat: Float32
+    feat: Float32  # (configurations, 24): kernel, output and input bounds, six values, sum and product each
 
     def __len__(self) -> int:
         return len(self.feat)
@@ -175,15 +166,10 @@ class TileConfigurations:
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
-    """Measured runtimes, one for each configuration.
+    """Measured runtimes in nanoseconds, one for each configuration."""
 
-    Attributes:
-        runtime: (configurations,) int64, nanoseconds, all positive, or all 0 where labels are withheld.
-        normalizer: (configurations,) int64, nanoseconds of the default tile on the same machine; None for layouts.
-    """
-
-    runtime: Int64
-    normalizer: Int64 | None = None
+    runtime: Int64  # (configurations,), all positive, or all 0 where labels are withheld
+    normalizer: Int64 | None = None  # (configurations,), of the default tile on the same machine; None for layouts
 
     def __len__(self) -> int:
         return len(self.runtime)

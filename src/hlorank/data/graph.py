@@ -16,8 +16,7 @@ MAX_OPCODE = 120
 # Limits of what is read from files, several times the largest of TpuGraphs.
 MAX_NODES = 250_000
 MAX_EDGES = 2_000_000
-MAX_NAME = 200
-"""Characters of the name of a graph, which is that of its file."""
+MAX_NAME = 200  # characters of the name of a graph, which is that of its file
 
 Int64 = NDArray[np.int64]
 Float32 = NDArray[np.float32]
@@ -53,19 +52,12 @@ def check_finite(key: str, array: Float32) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A program as a graph of tensor operations, nodes in topological order.
+    """A program as a graph of tensor operations, nodes in topological order."""
 
-    Attributes:
-        node_feat: (nodes, 140) float32, the official node features, padded with 0.
-        node_opcode: (nodes,) uint8, 0 unknown, 1..120.
-        edge_index: (edges, 2) int64; in row [u, v], u consumes the output of v, so u > v.
-        node_splits: (computations + 1,) int64, boundaries of blocks of nodes, first 0, last `nodes`.
-    """
-
-    node_feat: Float32
-    node_opcode: NDArray[np.uint8]
-    edge_index: Int64
-    node_splits: Int64
+    node_feat: Float32  # (nodes, 140), the official node features, padded with 0
+    node_opcode: NDArray[np.uint8]  # (nodes,), 0 unknown, 1..120
+    edge_index: Int64  # (edges, 2); in row [u, v], u consumes the output of v, so u > v
+    node_splits: Int64  # (computations + 1,), boundaries of blocks of nodes, first 0, last `nodes`
 
     @property
     def nodes(self) -> int:

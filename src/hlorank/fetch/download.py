@@ -27,13 +27,10 @@ from hlorank.files import DataError, fingerprint, one_line, redact_credentials, 
 
 logger = logging.getLogger(__name__)
 
-CHUNK_BYTES = 2**16
-"""Bytes written at a time; a dropped connection loses less than this."""
-BACKOFF_SECONDS = 1.0
-"""Wait before the first retry; each further failure doubles it."""
+CHUNK_BYTES = 2**16  # written at a time; a dropped connection loses less than this
+BACKOFF_SECONDS = 1.0  # the wait before the first retry; each further failure doubles it
 MAX_WAIT_SECONDS = 60.0
-MAX_UNANNOUNCED_BYTES = 2**30
-"""Size of a file whose length the server does not announce."""
+MAX_UNANNOUNCED_BYTES = 2**30  # of a file whose length the server does not announce
 MAX_REDIRECTS = 10
 MAX_MEMBERS = 100_000
 

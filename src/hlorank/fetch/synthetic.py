@@ -248,11 +248,6 @@ class RuntimeModel:
         owner = owner[source]
         paid = ~np.isin(opcode, _FREE)
         inputs, kernels = _operands(graph, node_ids)
-        tensors = (node_ids, inputs, kernels)
-        layouts = [
-            np.where(codebook[None, :, start : start + 1] < 0, own[nodes, None], codebook[None, :, start : start + 6])
-            for start, nodes in zip(range(0, LAYOUT_VALUES, LAYOUT_DIMS), tensors, strict=True)
-        ]
         # The owner is one of its own followers.
         follows = paid & (owner >= 0)
         moved = [
@@ -260,12 +255,16 @@ class RuntimeModel:
             size[inputs],
             size[kernels] * (opcode[node_ids] == _CONVOLUTION),
         ]
-        wastes = [padding(dims[nodes, None], chosen) for nodes, chosen in zip(tensors, layouts, strict=True)]
+        layouts: list[Layouts] = []
+        weighted: list[Float64] = []
+        for tensor, (nodes, size_moved) in enumerate(zip((node_ids, inputs, kernels), moved, strict=True)):
+            rows = codebook[None, :, tensor * LAYOUT_DIMS : (tensor + 1) * LAYOUT_DIMS]
+            layouts.append(np.where(rows[..., :1] < 0, own[nodes, None], rows))
+            weighted.append(size_moved[:, None] * padding(dims[nodes, None], layouts[-1]))
         rank = (dims > 0).sum(axis=1)
         features = dims[node_ids, np.maximum(rank[node_ids] - 1, 0)]  # the last of the output and of the kernel
         flops = 2.0 * elements[node_ids] * elements[kernels] / np.maximum(features, 1) * (opcode[node_ids] != _RESHAPE)
         miss = np.where(layouts[1][..., 0] == rank[inputs, None] - 1, 1.0, MISS)
-        weighted = [of_tensor[:, None] * waste for of_tensor, waste in zip(moved, wastes, strict=True)]
         self._single = sum(weighted) / BANDWIDTH + flops[:, None] / FLOPS * miss
         fixed = paid & ~follows
         moved_fixed = size[fixed] * padding(dims[fixed], own[source[fixed]])

@@ -39,10 +39,8 @@ logger = logging.getLogger(__name__)
 
 COLLECTIONS = ("layout:xla:default", "layout:xla:random", "layout:nlp:default", "layout:nlp:random", "tile:xla")
 LICENSE = "LICENSE"
-MANIFEST = "MANIFEST.json"
-"""File in the collection's folder with the files of each complete split, and the digest of their archive."""
-DIGESTS = "archives.json"
-"""File in the folder of downloads with the digest of each file at its first download."""
+MANIFEST = "MANIFEST.json"  # in the collection's folder: the files of each complete split, the digest of its archive
+DIGESTS = "archives.json"  # in the folder of downloads: the digest of each file at its first download
 _TREES = ("npz", "npz_all/npz", "npz_all", ".")
 
 
