@@ -19,9 +19,9 @@ from hlorank.config import Config
 from hlorank.metrics import TRAIN_LOSS
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs, InputSizes
-from hlorank.training import callbacks
-from hlorank.training.callbacks import EpochHistory
+from hlorank.training import fit_networks
 from hlorank.training.fit import build
+from hlorank.training.fit_networks import EpochHistory
 from hlorank.training.gst.aggregator import Aggregator, StepCost
 from hlorank.training.gst.embedding_table import ENTRY_OVERHEAD
 from hlorank.training.methods import METHODS
@@ -110,7 +110,7 @@ def test_the_table_of_a_module(settings: Settings, monkeypatch: pytest.MonkeyPat
 def test_an_epoch_is_a_row_of_the_history(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Graphs take a second each, two in a step, before a validation of a minute."""
     history, clock, module = EpochHistory(), [100.0], Mock()
-    monkeypatch.setattr(callbacks, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(fit_networks, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     for epoch, taus in enumerate([{"curves/valid_kendall_tau": torch.tensor(0.25)}, {}]):
         history.on_train_epoch_start()
         for _ in range(6):

@@ -18,7 +18,7 @@ from mlflow.tracking import MlflowClient
 from hlorank.config import Config
 from hlorank.files import DataError, read_json
 from hlorank.stages.train import train
-from hlorank.training.callbacks import EpochHistory
+from hlorank.training.fit_networks import EpochHistory
 from hlorank.training.gst.head_finetuning import HeadModule
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.setup import Trained

@@ -1,27 +1,36 @@
-"""What a training adds to Lightning: history, early ends, averaged weights, checkpoints and their identity."""
+"""Training of a network by Lightning: history, early ends, averaged weights, checkpoints and their identity."""
 
 from __future__ import annotations
 
 import logging
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import lightning
 import torch
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, RichProgressBar, WeightAveraging
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins import TorchCheckpointIO
+from lightning.pytorch.strategies import DDPStrategy
 from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from hlorank.files import DataError, write_atomic
 from hlorank.metrics import TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU
-from hlorank.training.setup import peak_memory_bytes
-
-if TYPE_CHECKING:
-    from hlorank.training.gst.head_finetuning import HeadModule
-    from hlorank.training.ranking_module import RankingModule
+from hlorank.models.cost_model import CostModel
+from hlorank.training.gst.aggregator import Aggregator
+from hlorank.training.gst.head_finetuning import HeadData, HeadModule
+from hlorank.training.process_group import ProcessGroup
+from hlorank.training.ranking_module import RankingModule
+from hlorank.training.setup import Setup, Trained, peak_memory_bytes
+from hlorank.training.step_data import StepData
 
 log = logging.getLogger(__name__)
 logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # otherwise it logs hardware and advertisements
@@ -140,29 +149,115 @@ class StepAveraging(WeightAveraging):
         return True
 
 
-def callbacks_of(
-    module: RankingModule | HeadModule,
+def fit_member(
+    setup: Setup,
+    number: int,
+    model: CostModel,
+    data: StepData,
     folder: Path,
-    own: Sequence[Callback],
-    device: torch.device,
-    *,
-    validated: bool,
-    progress: bool,
-) -> tuple[ModelCheckpoint, list[Callback]]:
-    """Return the checkpoint of the best epoch, and all callbacks of a training in their order.
+    logger: Logger | None,
+    callbacks: Sequence[Callback],
+) -> Trained:
+    """Train one member, from the last complete epoch of an interrupted training if any, and keep its best epoch."""
+    assert setup.method is not None
+    if not data.valid:
+        log.warning("no graph of valid can be ranked: the epoch with the smallest training loss is the best")
+    ranks, module = data.ranks, RankingModule(setup, data, Aggregator(model, setup.method, setup.config.segments))
+    checkpoints, history = IdentifiedCheckpoints({**setup.identity, "member": number}), EpochHistory()
+    steps, tau = _run(module, data, folder, checkpoints, logger, [history, *callbacks], ranks)
+    if setup.method.finetune_head and setup.graphs.options is not None:
+        model.to(ranks.device)  # Lightning leaves it on the CPU
+        embeddings = HeadData(model, data, setup.config.evaluate.memory_bytes)
+        if ranks.first:
+            head = HeadModule(setup, model)
+            _, tau = _run(head, embeddings, folder / "head", checkpoints, logger, [], ranks.alone)
+    return Trained([model], steps=steps, history=history.rows, tau=tau, seconds=history.seconds)
 
-    Without graphs to validate, the best epoch has the smallest training loss.
-    """
-    settings, watched, mode = module.settings, module.tau_metric, "max"
-    if not validated:
-        watched, mode = module.loss_metric, "min"
+
+def _run(
+    module: RankingModule | HeadModule,
+    data: StepData | HeadData,
+    folder: Path,
+    checkpoints: IdentifiedCheckpoints,
+    logger: Logger | None,
+    own: Sequence[Callback],
+    ranks: ProcessGroup,
+) -> tuple[int, float | None]:
+    """Train with Lightning from the last checkpoint, load the best epoch, and return the steps and its Kendall tau."""
+    settings, validated, shows_progress = module.settings, bool(data.valid), ranks.first and sys.stderr.isatty()
+    best, callbacks = _callbacks(module, folder, ranks.device, validated=validated)
+    trainer = lightning.Trainer(
+        max_epochs=module.epochs,
+        **_placement(ranks, checkpoints),
+        use_distributed_sampler=False,  # `data` deals out its items itself
+        precision=settings.precision,
+        accumulate_grad_batches=settings.graphs_per_step,
+        gradient_clip_val=settings.gradient_clip,
+        reload_dataloaders_every_n_epochs=1,  # an epoch's steps are drawn from its number
+        num_sanity_val_steps=0,
+        limit_val_batches=1.0 if validated else 0,  # Lightning warns of empty data
+        logger=logger or False,
+        callbacks=[*own, *callbacks, *[RichProgressBar()] * shows_progress],
+        enable_progress_bar=shows_progress,
+        enable_model_summary=False,
+        log_every_n_steps=settings.steps_per_epoch,
+    )
+    last = folder / "last.ckpt"
+    with _without_routine_warnings():
+        try:
+            trainer.fit(module, datamodule=data, ckpt_path=last if last.exists() else None, weights_only=True)
+        except SystemExit:  # Lightning ends the process at Ctrl-C
+            log.info("interrupted: the same command continues after the last complete epoch")
+            raise KeyboardInterrupt from None
+    weights = torch.load(best.best_model_path, weights_only=True, map_location=module.device)["state_dict"]
+    module.load_state_dict(weights)
+    return trainer.global_step, float(cast("torch.Tensor", best.best_model_score)) if validated else None
+
+
+def _callbacks(
+    module: RankingModule | HeadModule, folder: Path, device: torch.device, *, validated: bool
+) -> tuple[ModelCheckpoint, list[Callback]]:
+    """Return the checkpoint of the best epoch, and the callbacks that end, save and average a training."""
+    settings = module.settings
+    watched, mode = (module.tau_metric, "max") if validated else (module.loss_metric, "min")
     best = ModelCheckpoint(folder, "best", monitor=watched, mode=mode, enable_version_counter=False)
     # Not `save_last` of the other one, which saves only after epochs that are the best so far. It comes after all
     # callbacks whose state it saves.
     last = ModelCheckpoint(folder, "last", enable_version_counter=False)
-    callbacks = [*own, Patience(watched, patience=settings.patience, mode=mode), best, last]
+    callbacks = [Patience(watched, patience=settings.patience, mode=mode), best, last]
     if settings.averaging != "none":
         callbacks.append(StepAveraging(settings.averaging, settings.averaging_decay, module.progress, device))
-    if progress:
-        callbacks.append(RichProgressBar())
     return best, callbacks
+
+
+def _placement(ranks: ProcessGroup, checkpoints: IdentifiedCheckpoints) -> dict[str, Any]:
+    """Return the arguments of Lightning's trainer for the devices of a training."""
+    device = ranks.device
+    if ranks.control is None:
+        rank_zero_only.rank = 0  # type: ignore[attr-defined]  # this process logs and saves, also if it is one of several ranks
+        devices: Any = 1 if device.index is None else [device.index]
+        return {"accelerator": device.type, "devices": devices, "plugins": [checkpoints]}
+    return {
+        "accelerator": device.type,
+        "devices": ranks.per_machine,
+        "num_nodes": ranks.count // ranks.per_machine,
+        # In a step without a graph of its own, a rank uses the head alone.
+        "strategy": DDPStrategy(find_unused_parameters=True),
+        "plugins": [checkpoints, TorchElasticEnvironment()],
+    }
+
+
+@contextmanager
+def _without_routine_warnings() -> Iterator[None]:
+    """Silence warnings of Lightning that no user of hlorank can act on."""
+    routine = (
+        ".*does not have many workers",  # steps are rows of memory maps
+        "Checkpoint directory .* exists",  # as in every resumed training
+        ".*LeafSpec.* is deprecated",  # Lightning 2.6 with PyTorch 2.13
+        ".*sync_dist=True",  # values that are logged without are the same on all ranks
+        "find_unused_parameters=True was specified",
+    )
+    with warnings.catch_warnings():
+        for message in routine:
+            warnings.filterwarnings("ignore", message)
+        yield
