@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from hlorank.models.cost_model import CostModel
 from hlorank.training.gst.embedding_table import EmbeddingTable
 from hlorank.training.process_group import ALONE
 from hlorank.training.setup import Setup
-from hlorank.training.step_plans import PlannedStep, measure_step
+from hlorank.training.step_plans import measure_step
 
 log = logging.getLogger(__name__)
 
@@ -30,13 +30,9 @@ def choose_method(full: Setup, gst: Setup) -> str:
     """Choose between full, gst and gst_e for a collection, and log the choice and its reason.
 
     In this order, the first is chosen that fits into `trainer.memory_bytes` and whose step computes at most twice the
-    node states of the cheapest; states with gradient count three times, and four times if they are computed in parts.
-    gst_e computes the share of the other segments that its table is expected to lack. A ConfigError says that no
-    method fits.
+    node states of the cheapest; gst_e those of the other segments that its table is expected to lack. A ConfigError
+    says that no method fits.
     """
-    if gst.graphs.options is None:
-        log.info("method auto: full, as each tile kernel is one segment")
-        return "full"
     cuts = [gst.graphs.open_partition("train", name) for name in gst.train]
     counts = [np.ones(1, dtype=np.int64) if cut is None else cut.local_counts for cut in cuts]
     if max(map(len, counts), default=1) == 1:
@@ -59,18 +55,16 @@ def choose_method(full: Setup, gst: Setup) -> str:
 
 
 def _costs(full: Setup, gst: Setup) -> tuple[dict[str, tuple[float, float]], list[str], CostModel]:
-    """Plan steps with whole graphs and with segments, and count the passes of the states of a step.
-
-    Returns the passes of the segments with gradient and of the others for each method that fits into memory, the
-    reasons why a method does not, and a model.
-    """
+    """Plan steps, and return the passes of states with gradient and of the others, by method, reasons, and a model."""
     from hlorank.training.fit import build  # imports Lightning, which takes seconds
 
     costs, reasons, trainer = dict[str, tuple[float, float]](), list[str](), gst.config.trainer
     keys = [(0, index) for index in range(min(_STEPS, len(gst.train)))]
     for name, setup in (("full", full), ("gst", gst)):
         model, data = build(setup, setup.members[0], ALONE)
-        sampled, others = _states(map(data.planned_step, keys))
+        steps = map(data.planned_step, keys)
+        states = [[sum(one.plan.states for one in parts) for parts in (step.sampled, step.others)] for step in steps]
+        sampled, others = np.mean(states, axis=0).tolist()
         try:
             memory = measure_step(model, data.planner, data.largest_graph, trainer)
         except ConfigError as error:
@@ -82,13 +76,6 @@ def _costs(full: Setup, gst: Setup) -> tuple[dict[str, tuple[float, float]], lis
         costs[name] = sampled * passes, others
     costs["gst_e"] = costs["gst"]
     return costs, reasons, model
-
-
-def _states(steps: Iterable[PlannedStep]) -> tuple[float, float]:
-    """Return the mean number of node states of a step: of the segments with gradient, and of the others."""
-    counts = [[sum(part.plan.states for part in parts) for parts in (step.sampled, step.others)] for step in steps]
-    sampled, others = np.mean(counts, axis=0)
-    return float(sampled), float(others)
 
 
 def _missing(config: Config, counts: Sequence[NDArray[np.int64]], width: int) -> float:

@@ -30,13 +30,7 @@ def _over_ordered_pairs(penalty: Callable[[Tensor], Tensor], scores: Tensor, lab
 
 
 def pairwise_hinge(scores: Tensor, labels: Tensor, margin: float) -> Tensor:
-    """Compute the mean over pairs with labels_i > labels_j of max(0, margin - (scores_i - scores_j)).
-
-    Args:
-        scores: (configurations,) floating point.
-        labels: (configurations,) runtimes.
-        margin: difference by which a slower configuration must score above a faster one.
-    """
+    """Compute the mean over pairs with labels_i > labels_j of max(0, margin - (scores_i - scores_j))."""
     return _over_ordered_pairs(lambda difference: (margin - difference).clamp(min=0), scores, labels)
 
 
@@ -61,10 +55,7 @@ def listmle(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def _residual(scores: Tensor, labels: Tensor) -> Tensor:
-    """Compute scores - log(labels), both centred over the configurations, (configurations,).
-
-    Centring removes a constant of the graph, which has no influence on the ranking within the graph.
-    """
+    """Compute scores - log(labels), both centred: a constant of the graph has no influence on the ranking within it."""
     target = labels.log()
     return (scores - scores.mean()) - (target - target.mean()).to(scores.dtype)
 
@@ -128,14 +119,7 @@ of any unit; and of arguments of its own with types, which are keys of `loss.<na
 
 
 def make_loss(terms: Mapping[str, LossTerm]) -> Loss:
-    """Return the weighted sum of losses.
-
-    Args:
-        terms: the weight and the arguments of each loss, by name.
-
-    Raises:
-        ConfigError: a name or an argument of a loss does not exist, an argument is missing, or no weight is above 0.
-    """
+    """Return the sum of losses by their weights; a ConfigError says what is wrong with a name, argument or weight."""
     parts = [(term.weight, _with_arguments(name, term)) for name, term in terms.items() if term.weight > 0]
     if not parts:
         raise ConfigError(f"loss: expected a weight above 0 for one of {', '.join(LOSSES)}, such as with loss=listmle")

@@ -62,19 +62,6 @@ AUTO = "auto"
 """Name that stands for the method which suits the data; see `hlorank.training.auto_method`."""
 
 
-def sample_segments(
-    rng: np.random.Generator, segments: int, count: int
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Draw `count` segments uniformly without replacement, all if there are no more, and a number in [0, 1) for each.
-
-    Returns:
-        (count,) the segments that are computed with gradient, increasing; (segments,) what decides on stale-embedding
-        dropout.
-    """
-    with_gradient = np.sort(rng.choice(segments, size=min(count, segments), replace=False))
-    return with_gradient, rng.random(segments)
-
-
 def segment_weights(
     sampled: NDArray[np.bool_], present: NDArray[np.bool_], keep_probability: float, draws: NDArray[np.float64]
 ) -> NDArray[np.float64]:
@@ -85,15 +72,8 @@ def segment_weights(
     p + (1 - p) J / S. Over uniform sampling without replacement and independent draws, the expected weight of every
     segment is 1 (Cao et al., arXiv 2305.12322, equation 6, extended to missing entries).
 
-    Args:
-        sampled: (J,) the S segments that are computed with gradient.
-        present: (J, configurations) whether an embedding is available without gradient, read before sampling.
-        keep_probability: p of the available embeddings.
-        draws: (J,) uniform in [0, 1), one for each segment: all configurations of a step lose the same segments, and
-            so remain comparable.
-
-    Returns:
-        (J, configurations) float64.
+    `sampled`, (J,), has S segments; `present`, (J, configurations), says what is available, before sampling; `draws`,
+    (J,), are uniform in [0, 1): all configurations of a step lose the same segments, and so remain comparable.
     """
     keep = keep_probability * present
     fresh = keep + (1 - keep) * len(sampled) / sampled.sum()

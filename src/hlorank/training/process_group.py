@@ -53,20 +53,14 @@ def _exchange() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """The ranks of a training, as one of them sees them; by default this process trains alone.
+    """The ranks of a training, as one of them sees them; by default this process trains alone."""
 
-    Attributes:
-        number: number of this rank, from 0.
-        control: gloo group for values other than gradients; None if this process trains alone.
-        patient: gloo group of `wait`; None if this process trains alone.
-    """
-
-    number: int = 0
+    number: int = 0  # of this rank
     count: int = 1
     per_machine: int = 1
     device: torch.device = torch.device("cpu")  # noqa: RUF009 - immutable
-    control: Any = None
-    patient: Any = None
+    control: Any = None  # gloo group for values other than gradients; None if this process trains alone
+    patient: Any = None  # gloo group of `wait`; None if this process trains alone
 
     @property
     def first(self) -> bool:

@@ -23,8 +23,7 @@ Sampler = Callable[[np.random.Generator, Labels, int], Indices]
 Targets = tuple[NDArray[np.int64], NDArray[np.float64]]
 """(configurations,) distinct configurations, and their runtimes."""
 
-# From the fastest to the slowest configuration the probability of being drawn first falls by the factor e^-3 = 1 / 20.
-FAST_SLOPE = 3.0
+FAST_SLOPE = 3.0  # the probability of being drawn first falls by e^-3 = 1 / 20 from the fastest to the slowest
 
 
 @unique
@@ -34,26 +33,16 @@ class Stream(IntEnum):
     Weights are initialized from the seed itself, and `random_state` of scikit-learn is the seed.
     """
 
-    GRAPH_ORDER = 0
-    """Order of the graphs in a round over all of them; key: number of the round."""
-    STEP = 1
-    """Configurations and segments of a step; key: epoch, number of the step within it."""
-    VALIDATION = 2
-    """Configurations that validation ranks, whatever the seed; key: digest of the name of the graph."""
-    DROPOUT = 3
-    """Dropout masks of a step; key: epoch, number of the step within it."""
-    WORKING_SET = 4
-    """Working set of a graph; key: number of the graph, number of the redraw."""
-    TREES = 5
-    """Rows that regression trees are fitted to; key: number of the graph."""
-    ENSEMBLE = 6
-    """Seeds of the members of an ensemble; key: number of the member."""
-    HEAD_FINETUNING = 7
-    """Graph and configurations of a step of head finetuning; key: epoch, number of the step within it."""
-    LINEAR_RANKING = 8
-    """Pairs that linear ranking is fitted to; key: number of the graph."""
-    DROP_EDGE = 9
-    """Edges that a step leaves out; key: epoch, number of the step within it."""
+    GRAPH_ORDER = 0  # order of the graphs in a round over all of them; key: number of the round
+    STEP = 1  # configurations and segments of a step; key: epoch, number of the step within it
+    VALIDATION = 2  # configurations that validation ranks, whatever the seed; key: digest of the name of the graph
+    DROPOUT = 3  # dropout masks of a step; key: epoch, number of the step within it
+    WORKING_SET = 4  # working set of a graph; key: number of the graph, number of the redraw
+    TREES = 5  # rows that regression trees are fitted to; key: number of the graph
+    ENSEMBLE = 6  # seeds of the members of an ensemble; key: number of the member
+    HEAD_FINETUNING = 7  # graph and configurations of a step of head finetuning; key: epoch, number of the step
+    LINEAR_RANKING = 8  # pairs that linear ranking is fitted to; key: number of the graph
+    DROP_EDGE = 9  # edges that a step leaves out; key: epoch, number of the step within it
 
 
 def seed_sequence(seed: int, stream: Stream, *key: int) -> np.random.SeedSequence:

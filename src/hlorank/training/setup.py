@@ -1,4 +1,4 @@
-"""Input and result of a training: `prepare` completes a Setup, and `fit` makes Trained of it."""
+"""Setup and Trained: the checked input of a training, which `prepare` completes, and the result that `fit` returns."""
 
 from __future__ import annotations
 
@@ -27,10 +27,7 @@ from hlorank.version import __version__
 
 @dataclass(frozen=True)
 class Member:
-    """One network of a training: its seed, and the graphs of train that it leaves out to choose its best epoch on them.
-
-    Without such graphs it trains on all of train, and chooses on valid.
-    """
+    """A network of a training: its seed, and the graphs of train that it leaves out to choose its best epoch."""
 
     seed: int
     held_out: tuple[str, ...] = ()

@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from hlorank.data.collection import Split
 from hlorank.models.graph_inputs import GraphInputs
-from hlorank.training.methods import sample_segments
 from hlorank.training.process_group import ALONE, ProcessGroup, deal
 from hlorank.training.sampling import SAMPLERS, Stream, Targets, generator, rankable_graphs, validation_targets
 from hlorank.training.setup import Member, Setup
@@ -104,8 +103,9 @@ class StepData(lightning.LightningDataModule):
         rng = generator(self.seed, Stream.STEP, epoch, index)
         chosen, labels = self.working_set(number, epoch)
         drawn = self.sampler(rng, labels, min(self.settings.configs_per_step, len(chosen)))
-        segments = sample_segments(rng, len(graph.segments), self.segments.sampled)
-        return Step(graph, number, chosen[drawn], labels[drawn], *segments)
+        segments = len(graph.segments)
+        sampled = np.sort(rng.choice(segments, size=min(self.segments.sampled, segments), replace=False))
+        return Step(graph, number, chosen[drawn], labels[drawn], sampled, rng.random(segments))
 
     def ranking(self, number: int) -> Ranking:
         """Return a graph of `valid`, and the targets that every validation ranks."""

@@ -32,21 +32,14 @@ _BACKWARD = 1.6
 
 
 class Step(NamedTuple):
-    """Draw of a training step on one graph of J segments.
-
-    Attributes:
-        number: of the graph among those that are trained on, for the keys of the embedding table.
-        configurations, labels: (configurations,), distinct configurations and their runtimes.
-        with_gradient: (S,), the segments that are computed with gradient, increasing.
-        draws: (J,), uniform in [0, 1), which decide on stale-embedding dropout.
-    """
+    """Draw of a training step on one graph of J segments."""
 
     graph: GraphInputs
-    number: int
-    configurations: NDArray[np.int64]
-    labels: NDArray[np.float64]
-    with_gradient: NDArray[np.int64]
-    draws: NDArray[np.float64]
+    number: int  # of the graph among those that are trained on, for the keys of the embedding table
+    configurations: NDArray[np.int64]  # (configurations,), distinct
+    labels: NDArray[np.float64]  # (configurations,), their runtimes
+    with_gradient: NDArray[np.int64]  # (S,), the segments that are computed with gradient, increasing
+    draws: NDArray[np.float64]  # (J,), uniform in [0, 1), which decide on stale-embedding dropout
 
 
 class PlannedPart(NamedTuple):
@@ -61,27 +54,18 @@ class PlannedPart(NamedTuple):
 
 
 class PlannedStep(NamedTuple):
-    """A training step with the plans of the segments that it computes; its first fields are those of `Step`.
-
-    Attributes:
-        local: (J, configurations), the local configuration of each segment.
-        others: the parts without gradient; they are computed first, as the sampled ones keep their states in memory
-            for the backward pass.
-        sampled: the parts with gradient.
-        recomputed: the parts with gradient do not fit into memory together, and are computed again for it, one by one.
-        dense_states: the states of the plans in the dense form.
-    """
+    """A training step with the plans of the segments that it computes; its first fields are those of `Step`."""
 
     number: int
     configurations: NDArray[np.int64]
     labels: Tensor
     with_gradient: NDArray[np.int64]
     draws: NDArray[np.float64]
-    local: NDArray[np.integer]
-    others: list[PlannedPart]
-    sampled: list[PlannedPart]
-    recomputed: bool
-    dense_states: int
+    local: NDArray[np.integer]  # (J, configurations), the local configuration of each segment
+    others: list[PlannedPart]  # without gradient, computed first: the sampled ones keep states for the backward pass
+    sampled: list[PlannedPart]  # with gradient
+    recomputed: bool  # those do not fit into memory together, and are computed again for the backward pass, one by one
+    dense_states: int  # the states of the plans in the dense form
 
     @property
     def states_with_gradient(self) -> int:

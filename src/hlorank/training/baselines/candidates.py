@@ -22,18 +22,12 @@ def rows_of_each(wanted: int, graphs: int) -> int:
 
 
 class Candidate(NamedTuple):
-    """A predictor among those of which the best on the validation graphs is kept.
-
-    Attributes:
-        epoch: its number in the history, increasing.
-        steps: trees, or iterations of a solver; 1 for a rule.
-        train_loss: None for a rule.
-    """
+    """A predictor among those of which the best on the validation graphs is kept."""
 
     predictor: Predictor
-    epoch: int = 1
-    steps: int = 1
-    train_loss: float | None = None
+    epoch: int = 1  # number in the history, increasing
+    steps: int = 1  # trees, or iterations of a solver; 1 for a rule
+    train_loss: float | None = None  # None for a rule
 
 
 @dataclass(frozen=True, eq=False)

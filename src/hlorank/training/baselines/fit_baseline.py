@@ -53,17 +53,11 @@ def changed_share(store: FeatureStore, names: Sequence[str], settings: BaselineC
 
 
 class FitRecipe(NamedTuple):
-    """Fitting of a baseline.
-
-    Attributes:
-        fit: function of the store, the names of training graphs, the settings and the seed.
-        untrained: function of the number of columns, for a collection without graphs to train on; None for a rule.
-        settings: keys of the section `baseline` that it reads.
-    """
+    """Fitting of a baseline to training graphs of a store, by their names, with settings and a seed."""
 
     fit: Callable[[FeatureStore, Sequence[str], BaselineConfig, int], Fit]
-    untrained: Callable[[int], Predictor] | None
-    settings: Sequence[str] = ()
+    untrained: Callable[[int], Predictor] | None  # of so many columns, without graphs to train on; None for a rule
+    settings: Sequence[str] = ()  # keys of the section `baseline` that it reads
 
 
 _TREES = ("iterations", "learning_rate", "leaves", "l2", "rows_per_graph")

@@ -32,17 +32,11 @@ Loss = Callable[[NDArray[np.float64], NDArray[np.float64]], Sequence[float] | ND
 
 
 class Sample(NamedTuple):
-    """Training rows of the trees, graph after graph.
+    """Training rows of the trees, graph after graph."""
 
-    Attributes:
-        x: (rows, columns) float32, pooled features.
-        y: (rows,) float64, log runtimes, standardized within each graph: mean 0, standard deviation 1.
-        counts: (graphs,) int64, rows of each graph.
-    """
-
-    x: NDArray[np.float32]
-    y: NDArray[np.float64]
-    counts: NDArray[np.int64]
+    x: NDArray[np.float32]  # (rows, columns), pooled features
+    y: NDArray[np.float64]  # (rows,), log runtimes, standardized within each graph: mean 0, standard deviation 1
+    counts: NDArray[np.int64]  # (graphs,), rows of each graph
 
     @property
     def weight(self) -> NDArray[np.float64]:
@@ -74,7 +68,7 @@ def fit_trees(store: FeatureStore, names: Sequence[str], settings: BaselineConfi
     trees = trees_of(regressor.fit(sample.x, sample.y, sample.weight))
     seconds = (time.perf_counter() - start) / settings.iterations
     check_trees(trees, sample.x[:_ROWS_AT_ONCE], regressor.predict(sample.x[:_ROWS_AT_ONCE]), 0.0)
-    return fit_of(trees, sample, _squared_error, seconds)
+    return fit_of(trees, sample, lambda scores, y: np.mean((scores - y[:, None]) ** 2, axis=0), seconds)
 
 
 def fit_xgboost(store: FeatureStore, names: Sequence[str], settings: BaselineConfig, seed: int) -> Fit:
@@ -113,7 +107,7 @@ def fit_xgboost(store: FeatureStore, names: Sequence[str], settings: BaselineCon
     seconds = (time.perf_counter() - start) / settings.iterations
     x = sample.x[:_ROWS_AT_ONCE]
     check_trees(trees, x, -booster.inplace_predict(x), 1e-4)  # sums of float32 in XGBoost
-    return fit_of(trees, sample, _tau_loss, seconds)
+    return fit_of(trees, sample, lambda scores, y: [1 - kendall_tau(score, y) for score in scores.T], seconds)
 
 
 def grades(y: NDArray[np.float64], levels: int) -> NDArray[np.int64]:
@@ -211,12 +205,3 @@ def check_trees(trees: Trees, x: NDArray[np.float32], scores: ArrayLike, toleran
     """Check that trees score rows as their library does."""
     if not np.allclose(trees.staged(x)[:, -1], scores, rtol=tolerance, atol=tolerance):
         raise RuntimeError("trees do not score as their library does: install the version of constraints.txt")
-
-
-def _squared_error(scores: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
-    errors: NDArray[np.float64] = np.mean((scores - y[:, None]) ** 2, axis=0)
-    return errors
-
-
-def _tau_loss(scores: NDArray[np.float64], y: NDArray[np.float64]) -> list[float]:
-    return [1 - kendall_tau(score, y) for score in scores.T]

@@ -28,25 +28,15 @@ MissingPlans = Callable[[int, Mapping[int, NDArray[np.int64]]], list[PlannedPart
 
 @dataclass
 class StepCost:
-    """Amount of computation of one or more training steps.
+    """Amount of computation of one or more training steps."""
 
-    Attributes:
-        states: node states that the layers computed, each distinct one of a segment once.
-        dense_states: the same in the dense form, every node under every configuration.
-        peak_states: the most states that were held at once for their gradients.
-        looked_up: embeddings of segments that were looked up in the table.
-        found: embeddings among them that the table had.
-        used: stale embeddings in the aggregates.
-        staleness: sum of their ages, in steps since they were written.
-    """
-
-    states: int = 0
-    dense_states: int = 0
-    peak_states: int = 0
-    looked_up: int = 0
-    found: int = 0
-    used: int = 0
-    staleness: int = 0
+    states: int = 0  # node states that the layers computed, each distinct one of a segment once
+    dense_states: int = 0  # the same in the dense form, every node under every configuration
+    peak_states: int = 0  # the most states that were held at once for their gradients
+    looked_up: int = 0  # embeddings of segments that were looked up in the table
+    found: int = 0  # embeddings among them that the table had
+    used: int = 0  # stale embeddings in the aggregates
+    staleness: int = 0  # sum of their ages, in steps since they were written
 
 
 class MissingPart(NamedTuple):
@@ -57,20 +47,13 @@ class MissingPart(NamedTuple):
 
 
 class CompleteStep(NamedTuple):
-    """A step with all that its forward pass needs.
-
-    Attributes:
-        planned: the step as it was planned ahead.
-        weights: (J, configurations), the weight of each embedding in the sum over segments.
-        keys, entry: the keys of the table, and (J, configurations), the index of each embedding's key.
-        missing: plans of stale embeddings with a weight that the table lacks.
-    """
+    """A step of J segments with all that its forward pass needs."""
 
     planned: PlannedStep
-    weights: NDArray[np.float64]
-    keys: list[int]
-    entry: NDArray[np.int64]
-    missing: list[MissingPart]
+    weights: NDArray[np.float64]  # (J, configurations), of each embedding in the sum over segments
+    keys: list[int]  # of the table
+    entry: NDArray[np.int64]  # (J, configurations), the index of each embedding's key
+    missing: list[MissingPart]  # stale embeddings with a weight that the table lacks
 
 
 class Aggregator:

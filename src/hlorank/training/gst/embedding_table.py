@@ -101,7 +101,11 @@ class EmbeddingTable:
             else:
                 full = len(self._slots) == self.capacity
                 self._slots[key] = self._slots.popitem(last=False)[1] if full else len(self._slots)
-        self._grow(len(self._slots))
+        if (needed := len(self._slots)) > (held := len(self._written)):
+            rows = min(self.capacity, max(needed, 2 * held))
+            grown = self._embeddings.new_empty(rows, self._embeddings.shape[1])  # memory is taken by what is written
+            grown[:held] = self._embeddings
+            self._embeddings, self._written = grown, np.pad(self._written, (0, rows - held))
         slots = [self._slots[key] for key in keys]
         self._embeddings[slots] = embeddings.detach().to(self._embeddings.dtype)
         self._written[slots] = step
@@ -109,15 +113,6 @@ class EmbeddingTable:
     def to(self, device: torch.device) -> None:
         """Move the embeddings to a device; loading a checkpoint leaves them on the CPU."""
         self._embeddings = self._embeddings.to(device)
-
-    def _grow(self, needed: int) -> None:
-        if needed > len(self._written):
-            rows = min(self.capacity, max(needed, 2 * len(self._written)))
-            # Uninitialized, so that rows take memory only when they are written.
-            embeddings = self._embeddings.new_empty(rows, self._embeddings.shape[1])
-            embeddings[: len(self._written)] = self._embeddings
-            self._embeddings = embeddings
-            self._written = np.pad(self._written, (0, rows - len(self._written)))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the entries as tensors, from the least to the most recently used."""
