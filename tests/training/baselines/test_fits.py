@@ -8,9 +8,6 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy.optimize import minimize
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 from hlorank.featurize.features import GraphFeatures
@@ -99,14 +96,12 @@ def test_weights_are_at_the_constrained_minimum(data_of: DataOf) -> None:
         np.testing.assert_array_equal(weight[~used], 0)
         assert candidate.train_loss == pytest.approx(np.mean((y - x @ weight) ** 2))
 
-        def objective(scaled: np.ndarray, strength: float = strength) -> float:
-            return float(np.mean((y - x[:, used] / scale[used] @ scaled) ** 2) + strength * scaled @ scaled)
-
-        start = (weight * scale)[used]
-        assert (start >= 0).all()
-        assert start.any()
-        best = minimize(objective, start, method="L-BFGS-B", bounds=[(0, None)] * len(start))
-        assert objective(start) == pytest.approx(best.fun, abs=1e-6)
+        scaled, columns = (weight * scale)[used], x[:, used] / scale[used]
+        assert (scaled >= 0).all()
+        assert scaled.any()
+        slope = strength * scaled - columns.T @ (y - columns @ scaled) / len(y)
+        np.testing.assert_allclose(slope[scaled > 0], 0, atol=1e-9)
+        assert (slope[scaled == 0] >= -1e-9).all()  # the objective is convex, and weights are not negative
 
 
 def test_the_weights_of_a_machine_are_found(data_of: DataOf, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,18 +179,9 @@ def test_candidates_are_the_first_trees(fit_with: Callable[..., Fit], data_of: D
         assert last.train_loss == pytest.approx(np.average(error**2, weights=sample.weight))
 
 
-@given(st.lists(st.integers(-3, 3), min_size=2, max_size=40), st.integers(2, 40))
-def test_faster_configurations_have_higher_grades(runtimes: list[int], levels: int) -> None:
-    y = np.array(runtimes, dtype=np.float64)
-    found = grades(y, levels)
-    assert 0 <= found.min() <= found.max() < levels
-    faster = y[:, None] < y
-    assert (np.subtract.outer(found, found)[faster] >= 0).all()
-    assert (np.subtract.outer(found, found)[y[:, None] == y] == 0).all()
-
-
-def test_grades_are_quantiles() -> None:
+def test_grades_are_quantiles_and_equal_for_equal_runtimes() -> None:
     assert grades(np.array([5.0, 1, 2, 1000, 3, 4, 6, 7]), 4).tolist() == [1, 3, 3, 0, 2, 2, 1, 0]
+    assert grades(np.array([2.0, 2, 1, 9, 2]), 5).tolist() == [2, 2, 4, 0, 2]
 
 
 @needs_xgboost

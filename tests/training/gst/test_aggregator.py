@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -164,9 +165,7 @@ def test_a_step_runs_where_the_model_is(method: str, model: CostModel, graph: Gr
 
 
 @pytest.mark.parametrize("method", ["gst", "gst_e"])
-def test_parts_of_a_segment_have_the_same_gradients(
-    method: str, model: CostModel, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_of_a_segment_have_the_same_gradients(method: str, model: CostModel, make_inputs: MakeInputs) -> None:
     results = []
     model.recipe = replace(model.recipe, compress=False)
     for max_states in (None, 1):
@@ -197,31 +196,27 @@ def cut_graph(features: GraphFeatures, max_nodes: int, halo: int, algorithm: str
     return partition_graph(features, PartitionConfig(algorithm=algorithm, max_nodes=max_nodes, halo=halo))
 
 
+CASES = {
+    "nodes": st.integers(16, 60),
+    "max_nodes": st.integers(4, 30),
+    "algorithm": st.sampled_from(["topological", "metis"]),
+    "seed": st.integers(0, 10**6),
+    "layers": st.integers(1, 3),
+    "beyond": st.integers(0, 1),
+    "attention": st.booleans(),
+}
+
+
 @settings(max_examples=25)
-@given(
-    nodes=st.integers(16, 60),
-    max_nodes=st.integers(4, 30),
-    algorithm=st.sampled_from(["topological", "metis"]),
-    seed=st.integers(0, 10**6),
-    layers=st.integers(1, 3),
-    beyond=st.integers(0, 1),
-    attention=st.booleans(),
-)
+@given(case=st.fixed_dictionaries(CASES))
 def test_a_halo_of_as_many_hops_as_layers_equals_training_on_the_whole_graph(
-    nodes: int,
-    max_nodes: int,
-    algorithm: str,
-    seed: int,
-    layers: int,
-    beyond: int,
-    attention: bool,
-    make_model: MakeModel,
-    make_features: MakeFeatures,
+    case: dict[str, Any], make_model: MakeModel, make_features: MakeFeatures
 ) -> None:
-    features = make_features(nodes=nodes, seed=seed)
-    model = make_model(blocks=layers, block=[*BLOCK, *["configuration_attention"] * attention], pooling=["sum"])
-    partition = cut_graph(features, max_nodes, layers + beyond, algorithm)
-    assert partition.segments > 1 or nodes <= max_nodes
+    features = make_features(nodes=case["nodes"], seed=case["seed"])
+    block = [*BLOCK, *["configuration_attention"] * case["attention"]]
+    model = make_model(blocks=case["layers"], block=block, pooling=["sum"])
+    partition = cut_graph(features, case["max_nodes"], case["layers"] + case["beyond"], case["algorithm"])
+    assert partition.segments > 1 or case["nodes"] <= case["max_nodes"]
     assert distance(features, partition, model) < 1e-9
 
 
