@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor
 
-from hlorank.config import Config
 from hlorank.files import DataError, read_json, write_json
 from hlorank.metrics import kendall_tau
 from hlorank.models.baselines.baseline import load_joined
-from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.serialization import load_model, sealed
 from hlorank.models.trained_model import load_trained
 from hlorank.stages.train import train
@@ -30,12 +26,8 @@ from hlorank.training.ranking_module import RankingModule
 from hlorank.training.sampling import validation_targets
 from hlorank.training.step_data import StepData
 from hlorank.training.step_plans import Step
-from tests.training.training_helpers import WEIGHTS
+from tests.training.training_helpers import CPU, WEIGHTS, OpenGraphs, Runs, Settings
 
-Settings = Callable[..., Config]
-OpenGraphs = Callable[..., GraphLoader]
-Runs = Callable[[Config], list[Run]]
-CPU = torch.device("cpu")
 MEMORY = 2**28
 NAMES = ["linear_ranking", "gradient_boosting", "linear_ranking"]
 

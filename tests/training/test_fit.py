@@ -4,37 +4,28 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
-from mlflow.entities import Run
 from safetensors.torch import load_file
 from torch import Tensor
 
 import hlorank
-from hlorank.config import Config
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import TileFeatures
 from hlorank.files import SPEC, read_json
 from hlorank.metrics import kendall_tau
 from hlorank.models.cost_model import CostModel
 from hlorank.models.encoder import PiecewiseLinear
-from hlorank.models.graph_inputs import GraphInputs, GraphLoader
+from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.scoring import score_configurations
 from hlorank.models.serialization import load_model
 from hlorank.stages.train import train
 from hlorank.training.ranking_module import RankingModule
-from tests.training.training_helpers import DROPOUT, WEIGHTS, validate_with
-
-Settings = Callable[..., Config]
-OpenGraphs = Callable[..., GraphLoader]
-History = Callable[[Path], list[dict[str, str]]]
-Runs = Callable[[Config], list[Run]]
-CPU = torch.device("cpu")
+from tests.training.training_helpers import CPU, DROPOUT, WEIGHTS, History, OpenGraphs, Runs, Settings, validate_with
 
 
 def tau_of(model: CostModel, graph: GraphInputs) -> float:

@@ -19,8 +19,8 @@ from hlorank.training import prepare as prepare_module
 from hlorank.training.prepare import prepare
 from hlorank.training.process_group import ALONE, ProcessGroup
 from hlorank.training.setup import Member, Setup, open_setup
+from tests.training.training_helpers import Settings
 
-Settings = Callable[..., Config]
 FAMILIES = {"unet.1": "unet", "unet.2": "unet", "bert.1": "bert", "bert.2": "bert", "a": "a", "b": "b", "c": "c"}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -30,10 +30,8 @@ from hlorank.training.ranking_module import RankingModule
 from hlorank.training.setup import Member, open_setup
 from hlorank.training.step_plans import PlannedStep, Step, StepMemory
 from tests.models.dense_form import embed_rows
-from tests.training.training_helpers import planned
+from tests.training.training_helpers import MakeInputs, Settings, planned
 
-Settings = Callable[..., Config]
-MakeInputs = Callable[..., GraphInputs]
 ROWS = np.array([4, 1, 9, 7, 0])
 LABELS = torch.tensor([3.0, 1.0, 5.0, 2.0, 4.0], dtype=torch.float64)
 

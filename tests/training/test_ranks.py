@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,10 +15,9 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from mlflow.entities import Run
 from safetensors.torch import load_file
 
-from hlorank.config import Config, ConfigError
+from hlorank.config import ConfigError
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import DataError
@@ -38,7 +37,10 @@ from tests.training.training_helpers import (
     DROPOUT,
     STAGE,
     WEIGHTS,
+    History,
     Interrupted,
+    Runs,
+    Settings,
     fork_ranks,
     interrupt,
     open_data,
@@ -47,10 +49,6 @@ from tests.training.training_helpers import (
     train_with,
     wait_for_checkpoint,
 )
-
-Settings = Callable[..., Config]
-Runs = Callable[[Config], list[Run]]
-History = Callable[[Path], list[dict[str, str]]]
 
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork")  # an earlier test of this process may have started JAX
 

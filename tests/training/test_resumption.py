@@ -12,10 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
-from hlorank.config import Config
 from hlorank.files import DataError, read_json
 from hlorank.stages.train import train
 from hlorank.training.fit_networks import EpochHistory
@@ -26,16 +24,15 @@ from tests.training.training_helpers import (
     DROPOUT,
     STAGE,
     WEIGHTS,
+    History,
     Interrupted,
+    Runs,
+    Settings,
     interrupt,
     start,
     validate_with,
     wait_for_checkpoint,
 )
-
-Settings = Callable[..., Config]
-History = Callable[[Path], list[dict[str, str]]]
-Runs = Callable[[Config], list[Run]]
 
 
 def assert_same(folder: Path, other: Path) -> None:

@@ -16,11 +16,14 @@ from typing import Any
 
 import pytest
 import torch
+from mlflow.entities import Run
 from omegaconf import OmegaConf
 
 import hlorank
 from hlorank.config import Config, SegmentsConfig
+from hlorank.featurize.features import GraphFeatures
 from hlorank.models.cost_model import CostModel
+from hlorank.models.graph_inputs import GraphInputs, GraphLoader
 from hlorank.stages.train import train
 from hlorank.training.fit import build
 from hlorank.training.methods import METHODS
@@ -30,6 +33,14 @@ from hlorank.training.setup import Member, open_setup
 from hlorank.training.step_data import StepData
 from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
 
+Settings = Callable[..., Config]
+OpenGraphs = Callable[..., GraphLoader]
+History = Callable[[Path], list[dict[str, str]]]
+Runs = Callable[[Config], list[Run]]
+MakeInputs = Callable[..., GraphInputs]
+MakeModel = Callable[..., CostModel]
+MakeFeatures = Callable[..., GraphFeatures]
+CPU = torch.device("cpu")
 WEIGHTS = "weights.safetensors"
 DROPOUT = {"model__dropout": 0.2, "model__block": "[layer_norm,sage,gelu,dropout,residual]"}
 STAGE = ("-m", "hlorank.stages.train", "--config-dir", ".", "--config-name", "params")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
 import hlorank
@@ -24,10 +23,8 @@ from hlorank.training.prepare import prepare
 from hlorank.training.process_group import ALONE
 from hlorank.training.setup import Trained
 from tests.training.baselines.conftest import RIVALS, SmallData, with_library
+from tests.training.training_helpers import History, Runs, Settings
 
-Settings = Callable[..., Config]
-History = Callable[[Path], list[dict[str, str]]]
-Runs = Callable[[Config], list[Run]]
 DataOf = Callable[..., SmallData]
 FILES = ["history.csv", "run.json", "spec.json", "weights.safetensors"]
 RULES = ("random", "default_configuration")
