@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from mlflow.entities import Run
 from omegaconf import OmegaConf
 
 import hlorank
-from hlorank.config import Config, SegmentsConfig
+from hlorank.config import Config
 from hlorank.featurize.features import GraphFeatures
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs, GraphLoader
@@ -65,21 +65,14 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int 
     return calls
 
 
-def open_data(config: Config, held_out: Collection[str] = ()) -> StepData:
+def open_data(config: Config) -> StepData:
     """Return the steps and rankings that a training of the configuration has."""
-    return build(open_setup(config), Member(config.seed, tuple(held_out)), ALONE)[1]
+    return build(open_setup(config), Member(config.seed), ALONE)[1]
 
 
-def planned(model: CostModel, method: str, step: Step, max_states: int | None = None) -> PlannedStep:
+def planned(model: CostModel, method: str, step: Step) -> PlannedStep:
     """Return the step with the plans of a training of the method."""
-    return StepPlanner.of(model, METHODS[method], max_states)(step)
-
-
-def segments_config(**changes: Any) -> SegmentsConfig:
-    """Return settings of methods; the table has room for all, and what it lacks is left out."""
-    values = {"sampled": 1, "aggregation": "mean", "missing": "reweight", "keep_probability": 1.0}
-    table = {"table_bytes": 10**6, "table_dtype": "float32", "configs_per_graph": None, "redraw_epochs": 1}
-    return SegmentsConfig.model_validate({**values, **table, "finetune_epochs": 1, **changes})
+    return StepPlanner.of(model, METHODS[method])(step)
 
 
 def validate_with(monkeypatch: pytest.MonkeyPatch, taus: list[float]) -> dict[int, dict[str, torch.Tensor]]:

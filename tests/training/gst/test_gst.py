@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hlorank.config import ConfigError, PartitionConfig
+from hlorank.config import ConfigError, PartitionConfig, SegmentsConfig
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import DataError
 from hlorank.models.cost_model import CostModel
@@ -26,7 +26,7 @@ from hlorank.training.gst.embedding_table import ENTRY_OVERHEAD, EmbeddingTable,
 from hlorank.training.methods import METHODS
 from hlorank.training.step_plans import Step, StepPlanner
 from tests.models.dense_form import embed_rows
-from tests.training.training_helpers import MakeFeatures, MakeInputs, MakeModel, segments_config
+from tests.training.training_helpers import MakeFeatures, MakeInputs, MakeModel
 
 ROWS = np.array([4, 1, 9, 7, 0])
 SEGMENTS = 4
@@ -49,7 +49,10 @@ class Steps(Aggregator):
     def __init__(
         self, model: CostModel, graph: GraphInputs, method: str, keep: float = 1.0, missing: str = "reweight"
     ) -> None:
-        super().__init__(model, METHODS[method], segments_config(keep_probability=keep, missing=missing))
+        table = {"table_bytes": 10**6, "table_dtype": "float32", "configs_per_graph": None, "redraw_epochs": 1}
+        values = {"sampled": 1, "aggregation": "mean", "missing": missing, "keep_probability": keep, **table}
+        settings = SegmentsConfig.model_validate({**values, "finetune_epochs": 1})
+        super().__init__(model, METHODS[method], settings)
         self.graph, self.planner = graph, StepPlanner.of(model, self.method)
 
     def run(self, *sampled: int, now: int = 1, draws: Sequence[float] = (), rows: np.ndarray = ROWS) -> Tensor:
