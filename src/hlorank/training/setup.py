@@ -35,27 +35,18 @@ class Member:
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """A training that has been checked, and can start.
+    """A training that has been checked, and can start."""
 
-    Attributes:
-        config: the whole configuration, with the chosen method in place of auto.
-        method: None for a baseline.
-        train, valid: the graphs of train that can be trained on, and those of valid that validation ranks.
-        members: the networks; empty for a baseline.
-        memory: of a step of any member; None without networks or without graphs.
-        settings, identity: what the training reads by section, and what its result depends on besides: data and code.
-    """
-
-    config: Config
-    method: Method | None
+    config: Config  # whole, with the chosen method in place of auto
+    method: Method | None  # None for a baseline
     graphs: GraphLoader
     spec: Spec
-    train: Sequence[str]
-    valid: Sequence[str]
-    members: Sequence[Member] = ()
-    memory: StepMemory | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    identity: Mapping[str, Any] = field(default_factory=dict)
+    train: Sequence[str]  # the graphs of train that can be trained on
+    valid: Sequence[str]  # the graphs of valid that validation ranks
+    members: Sequence[Member] = ()  # the networks; empty for a baseline
+    memory: StepMemory | None = None  # of a step of any member; None without networks or without graphs
+    settings: Mapping[str, Any] = field(default_factory=dict)  # what the training reads, by section
+    identity: Mapping[str, Any] = field(default_factory=dict)  # what its result depends on, data and code included
 
     @property
     def key(self) -> str:
@@ -97,23 +88,14 @@ def open_setup(config: Config) -> Setup:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """Result of a training, or of one of its members.
+    """Result of a training, or of one of its members."""
 
-    Attributes:
-        members: networks, with the weights of their best epochs.
-        predictors: baselines by name: the trained one, or those that are blended with the networks.
-        weights: of the mean of the networks and of each baseline; empty for equal ones.
-        steps: optimizer steps, trees or iterations of a solver; 0 where there was nothing to train on.
-        history: a row for each epoch of each member, or for each candidate of a baseline.
-        tau: validation Kendall tau of the model, None if no graph can be validated.
-    """
-
-    members: Sequence[CostModel] = ()
-    predictors: Sequence[tuple[str, Predictor]] = ()
-    weights: Sequence[float] = ()
-    steps: int = 0
-    history: Sequence[Mapping[str, Any]] = ()
-    tau: float | None = None
+    members: Sequence[CostModel] = ()  # networks, with the weights of their best epochs
+    predictors: Sequence[tuple[str, Predictor]] = ()  # by name: a trained baseline, or those that join the networks
+    weights: Sequence[float] = ()  # of the mean of the networks and of each baseline; empty for equal ones
+    steps: int = 0  # of the optimizer, trees or iterations of a solver; 0 where there was nothing to train on
+    history: Sequence[Mapping[str, Any]] = ()  # a row for each epoch of each member, or each candidate of a baseline
+    tau: float | None = None  # validation Kendall tau of the model, None if no graph can be validated
     seconds: float = 0.0
 
     def save(self, folder: Path, spec: Spec) -> None:

@@ -61,10 +61,6 @@ class Aggregator:
 
     A ConfigError says that the table's budget is smaller than one entry, or that embeddings depend on the
     configurations of their step and cannot be kept for later steps.
-
-    Attributes:
-        table: the embedding table, at first empty; None for methods without one.
-        cost: the cost of all steps since the attribute was last replaced.
     """
 
     def __init__(self, model: CostModel, method: Method, settings: SegmentsConfig) -> None:
@@ -77,11 +73,11 @@ class Aggregator:
             )
         self.model, self.method = model, method
         self.keep_probability = settings.keep_probability if method.drop_stale else 1.0
-        self.table: EmbeddingTable | None = None
+        self.table: EmbeddingTable | None = None  # at first empty; None for methods without a table
         if method.others == "table":
             self.table = EmbeddingTable(model.embedding_width, settings.table_bytes, settings.table_dtype)
         self._computes_missing = settings.missing == "compute"
-        self.cost = StepCost()
+        self.cost = StepCost()  # of all steps since it was last replaced
 
     def complete(self, step: PlannedStep, plans: MissingPlans) -> CompleteStep:
         """Look up the embeddings of a step, weigh them, and plan those that the table lacks.
