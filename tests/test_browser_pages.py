@@ -69,12 +69,12 @@ def test_plots_are_drawn_without_a_network(browser: Browser, plots: Path, size: 
 def evaluated(config: Config, folder: Path) -> None:
     """Train and evaluate a method."""
     from hlorank.evaluation.evaluate import evaluate
-    from hlorank.runs.evaluation import EvaluationRun
+    from hlorank.runs.evaluation import log_evaluation
     from hlorank.stages.train import train
 
     train(config, folder / "model")
     metrics = evaluate(config, folder / "model", folder / "report")
-    EvaluationRun(config, folder / "model").log(metrics, folder / "report")
+    log_evaluation(config, folder / "model", metrics, folder / "report")
 
 
 def test_methods_are_compared_in_mlflow(browser: Browser, settings: Settings, runs: Any, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import SPEC, WEIGHTS, DataError, read_json, write_json
 from hlorank.metrics import BEST_TAU
 from hlorank.models.graph_inputs import GraphLoader
-from hlorank.runs.evaluation import LOGGED, TABLE, EvaluationRun, find_runs, tracked
+from hlorank.runs.evaluation import LOGGED, TABLE, find_runs, log_evaluation, tracked
 from hlorank.runs.store import FINGERPRINT, MODEL, SWEEP, finished_training
 from tests.runs.conftest import MakeRun, run_of
 
@@ -33,7 +33,7 @@ def test_metrics_join_the_run_of_the_training(
     model = make_run({BEST_TAU: 0.5}, {FINGERPRINT: "key"}, data=GraphLoader(features, None).fingerprint)
     metrics = evaluate(config, model, tmp_path / "report")
     for _ in range(2):
-        EvaluationRun(config, model).log(metrics, tmp_path / "report")
+        log_evaluation(config, model, metrics, tmp_path / "report")
     (run,) = runs(config)
     logged = {f"evaluate/{name}": value for name, value in metrics.items() if name.rpartition("/")[2] in LOGGED}
     assert {"evaluate/valid/kendall_tau", "evaluate/test/slowdown_5"} <= logged.keys()
@@ -56,14 +56,14 @@ def test_metrics_join_the_run_of_the_training(
         with monkeypatch.context() as patched:
             patched.setattr(MlflowClient, method, fail)
             with pytest.raises(OSError, match="No space left"):
-                EvaluationRun(config, model).log(metrics, tmp_path / "report")
+                log_evaluation(config, model, metrics, tmp_path / "report")
         assert [found.info.status for found in runs(config)] == ["FINISHED"], "the training is finished"
         assert finished_training(config.tracking, "key") == (run_of(model), 0.5)
 
     MlflowClient().delete_run(run.info.run_id)
     files = {path: path.stat().st_mtime_ns for path in model.iterdir()}
     for _ in range(2):
-        EvaluationRun(config, model).log(metrics, tmp_path / "report")
+        log_evaluation(config, model, metrics, tmp_path / "report")
     assert {path: path.stat().st_mtime_ns for path in model.iterdir()} == files
     (own,) = runs(config)
     assert (own.data.tags["run"], own.info.status) == ("evaluated elsewhere", "FINISHED")

@@ -37,47 +37,33 @@ _STEP_MEMORY = "train/step_memory_bytes"  # with a prefix for each member of an 
 _log = logging.getLogger(__name__)
 
 
-class EvaluationRun:
-    """Run of MLflow that an evaluation is logged into: that of the training, whose status never changes.
+def log_evaluation(config: Config, model: Path, metrics: Mapping[str, float], output: Path) -> None:
+    """Log metrics by path, such as `valid/kendall_tau`, and the folder of tables and report, into a training's run.
 
-    A model whose run is not in the store, such as one from a DVC remote, gets a new run, tagged `evaluated elsewhere`;
-    later evaluations find it by the digest of the model. It connects at once, before the scores, which may take hours.
+    The status of the run never changes. A model whose run is not in the store, such as one from a DVC remote, gets a
+    new run, tagged `evaluated elsewhere`; later evaluations find it by the digest of the model.
     """
-
-    def __init__(self, config: Config, model: Path) -> None:
-        self._config, self._model = config, model
-        connect(config.tracking)
-
-    @property
-    def tracked(self) -> Tracked | None:
-        """Record of the training, None if the store has none."""
-        return tracked(self._model)
-
-    def log(self, metrics: Mapping[str, float], output: Path) -> None:
-        """Log metrics by path, such as `valid/kendall_tau`, and the folder of tables and report."""
-        spec = read_json(self._model / SPEC)
-        path = Collection.parse(self._config.collection).path
-        # The fingerprint of the features has their code.
-        code = code_digest("hlorank.evaluation.evaluate", "hlorank.metrics", "hlorank.models")
-        tags = {
-            FEATURES: GraphStore(Path(self._config.paths.features) / path).fingerprint,
-            MODEL: spec["spec_sha256"],
-            EVALUATION: fingerprint(code),
-            MLFLOW_LOGGED_ARTIFACTS: json.dumps([{"path": TABLE, "type": "table"}]),
-        }
-        described = {key: str(spec[key]) for key in ("collection", "method", "data")} | {"run": "evaluated elsewhere"}
-        name = f"{spec['method']} evaluation {self._config.collection}"
-        earlier = run_of_model(recorded_run(self._model), spec["spec_sha256"])
-        run: AbstractContextManager[tuple[str, bool]] = open_run(self._config.tracking, name, described)
-        if earlier is not None:
-            run = nullcontext((earlier.info.run_id, True))
-        logged = {key: value for key, value in metrics.items() if key.rpartition("/")[2] in LOGGED}
-        values = [Metric(f"evaluate/{key}", value, round(time.time() * 1000), 0) for key, value in logged.items()]
-        client = MlflowClient()
-        with run as (run_id, _):
-            client.log_artifacts(run_id, str(output), "report")
-            client.log_dict(run_id, _ui_table(output / PER_GRAPH), TABLE)
-            client.log_batch(run_id, values, tags=[RunTag(key, value) for key, value in tags.items()])
+    client, spec = MlflowClient(connect(config.tracking)), read_json(model / SPEC)
+    path = Collection.parse(config.collection).path
+    # The fingerprint of the features has their code.
+    code = code_digest("hlorank.evaluation.evaluate", "hlorank.metrics", "hlorank.models")
+    tags = {
+        FEATURES: GraphStore(Path(config.paths.features) / path).fingerprint,
+        MODEL: spec["spec_sha256"],
+        EVALUATION: fingerprint(code),
+        MLFLOW_LOGGED_ARTIFACTS: json.dumps([{"path": TABLE, "type": "table"}]),
+    }
+    described = {key: str(spec[key]) for key in ("collection", "method", "data")} | {"run": "evaluated elsewhere"}
+    name = f"{spec['method']} evaluation {config.collection}"
+    run: AbstractContextManager[tuple[str, bool]] = open_run(config.tracking, name, described)
+    if (earlier := run_of_model(recorded_run(model), spec["spec_sha256"])) is not None:
+        run = nullcontext((earlier.info.run_id, True))
+    logged = {key: value for key, value in metrics.items() if key.rpartition("/")[2] in LOGGED}
+    values = [Metric(f"evaluate/{key}", value, round(time.time() * 1000), 0) for key, value in logged.items()]
+    with run as (run_id, _):
+        client.log_artifacts(run_id, str(output), "report")
+        client.log_dict(run_id, _ui_table(output / PER_GRAPH), TABLE)
+        client.log_batch(run_id, values, tags=[RunTag(key, value) for key, value in tags.items()])
 
 
 def _ui_table(per_graph: Path) -> dict[str, object]:

@@ -16,13 +16,14 @@ def main(config: Config, output: Path) -> None:
     from hlorank.evaluation.evaluate import evaluate
     from hlorank.evaluation.report.trainings import read_run
     from hlorank.evaluation.report.write_report import REPORT, write_report
-    from hlorank.runs.evaluation import EvaluationRun
+    from hlorank.runs.evaluation import log_evaluation, tracked
+    from hlorank.runs.store import connect
 
     model = collection_folder(config, "models")
-    run = EvaluationRun(config, model)
+    connect(config.tracking)  # at once, before the scores, which may take hours
     metrics = evaluate(config, model, output)
-    write_report([read_run(model, output, run.tracked)], output / REPORT)
-    run.log(metrics, output)
+    write_report([read_run(model, output, tracked(model))], output / REPORT)
+    log_evaluation(config, model, metrics, output)
 
 
 if __name__ == "__main__":
