@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from hlorank.hlo.extra import Extra, extra_features, read_extra
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_space import LayoutSpace, layout_space, random
 from hlorank.hlo.reader import Record, featurize, read_records
-from hlorank.hlo.stage import TRAINED, Stage, before_layout_assignment, needs_compilation, stage_of
+from hlorank.hlo.stage import TRAINED, before_layout_assignment, needs_compilation, stage_of
 
 MAX_CHOICES = 2**27
 """Limit of layouts of a graph (configurations times configurable nodes); in memory, they take 128 MiB to 512 MiB."""
@@ -34,18 +35,16 @@ class InputGraph:
         measured: the graph, its configurations, and their runtimes, all 0 where they are unknown.
         extra: extra features of the protobuf, for models trained with them.
         module: the module of the program; None for an npz file.
-        stage: the stage of the module, for which candidates were drawn; None if the file holds configurations.
-        compiled: the module was compiled up to layout assignment from the module in the file.
-        not_compiled: reason why it could not be compiled; None if it was, or did not need to be.
+        stage: None if the file holds configurations, else `found`, the stage of the module, for which candidates were
+            drawn; that of the modules that the model was `trained` on; `compiled`, true if the module was compiled from
+            that in the file; and `not_compiled`, the reason if it could not be, or None.
     """
 
     file: Path
     measured: MeasuredGraph
     extra: Extra | None
     module: HloModuleProto | None
-    stage: Stage | None
-    compiled: bool = False
-    not_compiled: str | None = None
+    stage: dict[str, Any] | None
 
     @property
     def drawn(self) -> bool:
@@ -114,8 +113,8 @@ class GraphReader:
         return InputGraph(path, measured, extra, None, None)
 
     def _record(self, record: Record) -> InputGraph:
-        path, compiled, not_compiled = record.path, False, None
-        stage: Stage | None = None
+        path = record.path
+        stage: dict[str, Any] | None = None
         if record.tuning is not None:
             if record.kind is not None:
                 self._check_kind(f"{record.place}runs", record.kind, path)
@@ -125,20 +124,22 @@ class GraphReader:
             expected = "a tuning record or an npz file, with tiles to rank"
             raise DataError("file", expected, "a compiler dump, which holds none", file=path)
         else:
-            stage = stage_of(path, record.module)
-            if compiled := self.compile_dumps and needs_compilation(path, record.module, str(self.spec.collection)):
+            found = stage_of(path, record.module)
+            stage = {"found": found, "trained": TRAINED, "compiled": False, "not_compiled": None}
+            if self.compile_dumps and needs_compilation(path, record.module, str(self.spec.collection)):
                 layout_space(record.module)  # refuses a broken module, and one with nothing to configure, in no time
                 try:
-                    record, stage = replace(record, module=before_layout_assignment(record.module)), TRAINED
+                    record = replace(record, module=before_layout_assignment(record.module))
+                    stage |= {"found": TRAINED, "compiled": True}
                 except DataError as error:
-                    compiled, not_compiled = False, str(error.found)
+                    stage["not_compiled"] = str(error.found)
         measured, program = featurize(record, self.spec.kind)
         if record.tuning is None:
             space = layout_space(record.module)
             self._check_size("candidates", self.candidates, space.nodes, path)
             measured = self._with_candidates(measured, space)
         extra = extra_features(program) if self.spec.options.protobuf else None
-        return InputGraph(path, measured, extra, record.module, stage, compiled, not_compiled)
+        return InputGraph(path, measured, extra, record.module, stage)
 
     def _with_candidates(self, measured: MeasuredGraph, space: LayoutSpace) -> MeasuredGraph:
         rng = np.random.default_rng(self.seed)

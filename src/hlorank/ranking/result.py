@@ -13,7 +13,6 @@ from hlorank.data.configurations import LayoutConfigurations
 from hlorank.evaluation.graph_report import rank_metrics
 from hlorank.featurize.features import distinct_rows
 from hlorank.hlo.layout_json import NamedNodes
-from hlorank.hlo.stage import TRAINED
 from hlorank.metrics import noise_ceiling, ranking
 from hlorank.ranking.inputs import InputGraph
 
@@ -35,15 +34,12 @@ def ranked_graph(
     """Return the ranking of a graph that was read from a file, as JSON values of `hlorank rank --json`.
 
     Returns:
-        `file`, `graph`, `configurations` (their number), `drawn` (true for drawn candidates), `stage` and `top`, see
-        `top_configurations`. `stage` is null or, for drawn candidates, has the stage of the ranked module, `found`, and
-        that of the modules that the model was `trained` on; `compiled` is true if the module was compiled from that in
-        the file, and `not_compiled` the reason if it could not be, or null. If the file holds a module, layout
-        configurations have `changes`: the `NamedLayout`s that they do not leave to the compiler. With `compare` there
-        is `comparison`: the values of `rank_metrics`, and `noise_ceiling`, which is null where no configuration was
-        measured twice. `comparison` is null where all runtimes are equal or withheld. Unless the runtimes are withheld,
-        `compare` also adds `runtime_ns`, `slowdown` (compared with the best configuration) and `measured_rank` to the
-        objects of `top`.
+        `file`, `graph`, `configurations` (their number), `drawn` and `stage` (see `InputGraph`), and `top`, see
+        `top_configurations`. If the file holds a module, layout configurations have `changes`: the `NamedLayout`s that
+        they do not leave to the compiler. With `compare` there is `comparison`: the values of `rank_metrics`, and
+        `noise_ceiling`, which is null where no configuration was measured twice. `comparison` is null where all
+        runtimes are equal or withheld. Unless the runtimes are withheld, `compare` also adds `runtime_ns`, `slowdown`
+        (compared with the best configuration) and `measured_rank` to the objects of `top`.
 
     Raises:
         DataError: the JSON file next to a measured graph is damaged.
@@ -51,22 +47,16 @@ def ranked_graph(
     measured = given.measured
     top = top_configurations(scores, count, order)
     if given.module is not None and isinstance(measured.configurations, LayoutConfigurations):
-        assigned = given.stage == "after_layout_assignment"
+        assigned = given.stage is not None and given.stage["found"] == "after_layout_assignment"
         nodes = NamedNodes(given.module, measured.configurations.node_ids, assigned=assigned)
         for entry, row in zip(top, measured.configurations.values(order[:count]), strict=True):
             entry["changes"] = [dataclasses.asdict(change) for change in nodes.changes(row)]
-    stage = {
-        "found": given.stage,
-        "trained": TRAINED,
-        "compiled": given.compiled,
-        "not_compiled": given.not_compiled,
-    }
     ranked: dict[str, Any] = {
         "file": str(given.file),
         "graph": measured.name,
         "configurations": len(scores),
         "drawn": given.drawn,
-        "stage": stage if given.drawn else None,
+        "stage": given.stage,
         "top": top,
     }
     if compare:
