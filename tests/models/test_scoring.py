@@ -136,7 +136,7 @@ def test_members_are_averaged_over_orders_their_embeddings_concatenated_and_thei
     spec: ModelSpec, graphs: GraphLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Groups smaller than a graph, so that the order of configurations determines which are ranked together.
-    monkeypatch.setattr(scoring, "RANKED_TOGETHER", 8)
+    monkeypatch.setattr(scoring, "RANKED_TOGETHER", 30)
     changes = {"block": ["sage", "configuration_attention", "gelu", "residual"], "permutations": 3}
     config = spec.model.model_copy(update=changes)
     members = [CostModel(config, input_sizes(spec.features), spec.aggregation).eval() for _ in range(3)]
@@ -157,7 +157,7 @@ def test_members_are_averaged_over_orders_their_embeddings_concatenated_and_thei
     monkeypatch.setattr(GraphInputs, "plan", recorded)
     trained = load_trained(tmp_path, MEMORY)
     np.testing.assert_array_equal(trained.score(features, partition), mean_of_members(scores))
-    assert len(planned) == 3 * -(-features.distinct // 8) * len(graph.segments)
+    assert len(planned) == 3 * -(-features.distinct // 30) * len(graph.segments)
     np.testing.assert_array_equal(trained.embed(features, partition), np.concatenate(embedded, axis=1))
 
 
