@@ -22,7 +22,7 @@ from hlorank.models.cost_model import POOLINGS, CostModel
 from hlorank.models.graph_inputs import GraphInputs, GraphLoader
 from hlorank.models.layers.registry import LAYERS
 from hlorank.models.plan_tensors import tensors
-from hlorank.models.trained_model import load_trained
+from hlorank.models.scoring import load_trained
 from hlorank.partition.segment_store import partition_collection
 from hlorank.stages.train import train
 from hlorank.training.gst.embedding_table import EmbeddingTable

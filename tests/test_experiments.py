@@ -17,7 +17,7 @@ from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.featurize_collection import featurize_collection
 from hlorank.files import fingerprint, read_json
 from hlorank.models.graph_inputs import GraphLoader
-from hlorank.models.trained_model import load_trained
+from hlorank.models.scoring import load_trained
 from hlorank.partition.segment_store import partition_collection
 from hlorank.stages.train import train
 from tests.conftest import Settings

@@ -20,7 +20,7 @@ from hlorank.evaluation.evaluate import ModelScores, evaluate_collection
 from hlorank.files import METRICS, DataError, read_json
 from hlorank.metrics import kendall_tau, noise_ceiling, ordered_pair_accuracy, top_k_slowdown
 from hlorank.models.graph_inputs import GraphLoader
-from hlorank.models.trained_model import load_trained
+from hlorank.models.scoring import load_trained
 from tests.data.npz_files import layout_arrays, save, tile_arrays
 
 Scores = dict[str, Any]

@@ -19,13 +19,13 @@ from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs, GraphLoader
 from hlorank.models.scoring import (
     PlanCache,
+    load_trained,
     mean_of_members,
     mean_over_orders,
     score_configurations,
     sum_segments,
 )
 from hlorank.models.serialization import ModelSpec, input_sizes, save_model
-from hlorank.models.trained_model import load_trained
 from tests.models.dense_form import MakeInputs, MakeModel, scores_of
 
 BLOCK = ["layer_norm", "sage", "gelu", "dropout", "residual"]

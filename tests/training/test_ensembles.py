@@ -17,8 +17,8 @@ from torch import Tensor
 from hlorank.files import DataError, read_json, write_json
 from hlorank.metrics import kendall_tau
 from hlorank.models.baselines.baseline import load_joined
+from hlorank.models.scoring import load_trained
 from hlorank.models.serialization import load_model, sealed
-from hlorank.models.trained_model import load_trained
 from hlorank.stages.train import train
 from hlorank.training.prepare import prepare
 from hlorank.training.process_group import ALONE

@@ -49,7 +49,7 @@ from hlorank.files import (
 )
 from hlorank.metrics import EXPERIMENT, ranking
 from hlorank.models.graph_inputs import GraphLoader
-from hlorank.models.trained_model import TrainedModel, load_trained
+from hlorank.models.scoring import TrainedModel, load_trained
 
 SUBMISSION = "submission.csv"
 

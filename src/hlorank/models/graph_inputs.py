@@ -76,13 +76,11 @@ class GraphInputs:
         recipe: Recipe,
         kept_edges: NDArray[np.bool_] | None = None,
     ) -> Plan[Array]:
-        """Build the plan of segments, each under distinct configurations of its own.
+        """Build the plan of segments, each under distinct configurations of its own, by the recipe of a model.
 
-        Args:
-            configurations: of each segment, (its configurations,) int64, indices of distinct configurations. A segment
-                has as many embeddings as the one with the most configurations; those beyond its own are of no use.
-            recipe: the steps of the model; for several segments, one that `stacks_segments`.
-            kept_edges: (edges of all segments,) mask of the edges that messages pass along; None for all.
+        A segment has as many embeddings as the one with the most configurations; those beyond its own are of no use.
+        Several segments need a recipe that `stacks_segments`. Messages pass along the edges of the mask `kept_edges`,
+        (edges of all segments,), if there is one.
         """
         segment = stack([self.segments[j] for j in configurations])
         if kept_edges is not None:

@@ -58,11 +58,7 @@ class PartitionSpec(Section):
 
 
 class PartitionStore:
-    """Reader of the partitions of a collection: a folder for each graph under train/, valid/ and test/, and spec.json.
-
-    Raises:
-        DataError: `root`, the collection's folder under data/segments, has no complete partition of these features.
-    """
+    """Reader of the partitions of a collection; DataError where `root` has no complete partition of these features."""
 
     def __init__(self, root: Path, features: FeatureStore) -> None:
         self.root, self._features, path = root, features, root / SPEC
@@ -74,11 +70,7 @@ class PartitionStore:
             raise DataError("features", expected, f"{self.spec.features}; re-run the stage partition", file=path)
 
     def open(self, split: Split, name: str) -> Partition | None:
-        """Open the partition of one graph, None if graphs are whole; local codes are memory-mapped.
-
-        Raises:
-            DataError: a file of the graph is missing, damaged, or of another graph.
-        """
+        """Open the partition of one graph, None if graphs are whole; DataError for missing or other graphs' files."""
         if self.spec.algorithm == _WHOLE:
             return None
         entry = self._features.entries(split)[name]

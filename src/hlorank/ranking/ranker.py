@@ -24,7 +24,7 @@ from hlorank.files import DataError
 from hlorank.hlo.extra import Extra
 from hlorank.hlo.node_features import CONFIGURABLE, OPCODES
 from hlorank.metrics import ranking
-from hlorank.models.trained_model import load_trained
+from hlorank.models.scoring import load_trained
 from hlorank.partition.partitioners import partition_graph
 from hlorank.partition.segments import Partition
 

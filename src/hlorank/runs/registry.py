@@ -11,8 +11,8 @@ from typing import Any
 from hlorank.data.collection import Collection
 from hlorank.files import RUN, SPEC, DataError, fingerprint, one_process, read_json, recorded_run, redact_credentials
 from hlorank.metrics import BEST_TAU
+from hlorank.models.scoring import load_trained
 from hlorank.models.serialization import Spec
-from hlorank.models.trained_model import load_trained
 from hlorank.ranking.ranker import MEMORY_BYTES
 from hlorank.runs.find import model_folder, run_of_model
 from hlorank.runs.pyfunc import log_package
