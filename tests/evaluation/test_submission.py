@@ -35,12 +35,6 @@ def submit(path: Path, collection: Collection, *rankings: tuple[str, ArrayLike])
             add(graph, np.asarray(ranking))
 
 
-def test_rows_hold_all_layouts_or_the_first_five_tiles(tmp_path: Path) -> None:
-    for collection, row in ((LAYOUT, b"layout:nlp:random:a,5;1;2;3;0;4\n"), (TILE, b"tile:xla:a,5;1;2;3;0\n")):
-        submit(tmp_path / "new" / "s.csv", collection, ("a", [5, 1, 2, 3, 0, 4]))
-        assert (tmp_path / "new" / "s.csv").read_bytes() == b"ID,TopConfigs\n" + row
-
-
 @pytest.mark.parametrize(
     ("name", "ranking"),
     [*((name, [0, 1]) for name in ("a,b", 'a"b', "a b", "a\nb", "added")), ("a", [0, 0]), ("a", [1, 2]), ("a", [0, 3])],

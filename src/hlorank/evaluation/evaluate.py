@@ -120,11 +120,7 @@ def _loaded(scores: ModelScores) -> tuple[TrainedModel, GraphLoader]:
 
 
 def _read_indices(path: Path, scored: ModelScores) -> dict[str, NDArray[np.int64]]:
-    """Read an index file, a JSON object of graph -> configuration indices, for the graphs of valid.
-
-    A list may contain an index several times, which then counts as often: the published list of unet_3d in
-    layout:xla:random has 481 different indices among 1,000. Lists of other graphs are ignored.
-    """
+    """Read an index file, a JSON object of graph -> configuration indices, for the graphs of the split valid."""
     names = {*scored.store.graphs("valid")}
     listed = {name: indices for name, indices in read_json(path).items() if name in names}
     if not listed:
@@ -150,10 +146,9 @@ def _table(path: Path, columns: Sequence[str]) -> Iterator[csv.DictWriter[str]]:
 def _evaluate_graph(
     task: tuple[Split, str, NDArray[np.int64] | None], scored: ModelScores, kind: Kind
 ) -> tuple[list[Row], list[Row], dict[str, float], NDArray[np.int64] | None]:
-    """Score one graph of a split, with the configurations that the index file lists.
+    """Return the rows of per_graph.csv and predictions.csv of a graph with the configurations that are listed.
 
-    The result are rows of per_graph.csv over all and over the listed configurations, rows of predictions.csv, partial
-    correlations of properties, and the ranking if the labels are withheld.
+    The result has partial correlations of properties, too, and the ranking if the labels are withheld.
     """
     split, name, listed = task
     graph = scored.store.open(split, name)
@@ -175,10 +170,7 @@ def evaluate_collection(
 ) -> dict[str, float]:
     """Score all configurations of all graphs of the splits, write the tables, each in one step, and return the metrics.
 
-    The tables are per_graph.csv, predictions.csv (predicted against measured rank), properties.csv (properties of
-    configurations that the model misjudges), metrics.json (means over graphs by split; means over the index file under
-    `indexed`; facts of the model) and submission.csv, with a row for each graph whose labels are withheld. The metrics
-    are the known values of metrics.json by path, such as `valid/kendall_tau` or `valid/indexed/opa`.
+    The metrics are the known values of metrics.json by path, such as `valid/kendall_tau` or `valid/indexed/opa`.
     """
     facts = scored.facts()
     if compute.form == "processes" and scored.is_for_one_process(config.splits):

@@ -1,4 +1,7 @@
-"""Results of one graph: its row of per_graph.csv, points of the plot of ranks, and properties that explain errors."""
+"""Results of one graph: its row of per_graph.csv, points of the plot of ranks, and properties that explain errors.
+
+docs/reference/metrics.md defines the columns of the tables.
+"""
 
 from __future__ import annotations
 
@@ -60,10 +63,9 @@ def per_graph_columns(kind: Kind) -> list[str]:
 
 
 def rank_metrics(kind: Kind, row_of: NDArray[np.int64], score: Float64, label: Float64) -> dict[str, float]:
-    """Return all metrics of the ranking of one graph, given distinct configuration, score and label of each one.
+    """Return all metrics of one graph's ranking, given each configuration's distinct one, score and label.
 
-    The repeat ceiling is the Kendall tau of a perfect model, whose repeats tie. Kaggle's score is 1 - slowdown_5 for
-    tiles and kendall_tau for layouts. Labels must have at least two different values.
+    Labels must have at least two different values.
     """
     tau = kendall_tau(score, label)
     slowdown = {f"slowdown_{k}": top_k_slowdown(score, label, k) for k in SLOWDOWN_AT[kind]}
@@ -114,11 +116,7 @@ def report_graph(
 
 
 def predictions(split: Split, graph: GraphFeatures, scores: Float64) -> list[Row]:
-    """Return rows of predictions.csv: the ranks of at most 200 configurations, evenly spaced in the measured ranking.
-
-    Ranks are fractions, 0 = fastest and 1 = slowest, so that graphs of all sizes share one plot. Ties get the mean of
-    their ranks, as an order by index was neither predicted nor measured.
-    """
+    """Return rows of predictions.csv: the ranks of at most 200 configurations as shares, 0 = fastest, 1 = slowest."""
     from scipy.stats import rankdata
 
     shown = subsample(graph.label, PREDICTIONS_PER_GRAPH)
@@ -161,10 +159,7 @@ def mean_metrics(kind: Kind, rows: Sequence[Row]) -> dict[str, Any]:
 def properties(graph: GraphFeatures, rows: NDArray[np.int64], spec: FeatureSpec) -> dict[str, Float64]:
     """Return the properties of distinct configurations, (rows,) numbers by name, in words of the compiler.
 
-    Properties of tiles are the columns that the features keep, scaled, without those that have the order of another
-    within a kernel. Properties of layouts are, for each opcode, the share of bytes that copies to its layouts move
-    (`moved`), and for each opcode and tensor (output, input, kernel) the number of elements whose contiguous dimension
-    is the last one, the second last one, ... (`minor -1`, `minor -2`), without those that no configuration has.
+    Columns of tiles that have the order of another column within a kernel, and zeros of layouts, are left out.
     """
     configurations = graph.configurations
     if isinstance(configurations, LayoutFeatures):
@@ -206,11 +201,9 @@ def subsample(label: Float64, count: int) -> NDArray[np.int64]:
 def noise_width(label: Float64, tau_half: float) -> float:
     """Estimate the standard deviation of the noise in the logarithm of the ratio of two measured runtimes.
 
-    If all measurements give a pair the log ratio d, its two halves give d + e and d - e, and the noise of d is
-    distributed as e. The halves agree on the order if |e| < |d|. So with normal noise of standard deviation s for all
-    pairs, the expected Kendall tau of the halves is the mean over pairs of 4 Phi(|d| / s) - 3, whatever the runtimes
-    are; the result is the s that gives `tau_half`, and for a tau of 1 that of half a pair in another order. At least
-    two labels differ.
+    If all measurements give a pair the log ratio d, its two halves give d + e and d - e, where e is distributed as the
+    noise of d, and agree on the order if |e| < |d|. The result is the width that gives `tau_half`, and for a tau of 1
+    that of half a pair in another order. At least two labels differ.
     """
     from scipy.optimize import brentq
     from scipy.special import ndtr
@@ -224,10 +217,7 @@ def noise_width(label: Float64, tau_half: float) -> float:
 
 
 def wrong_pairs(score: Float64, label: Float64, width: float | None) -> dict[str, float]:
-    """Return `wrong`, the share of pairs of different runtimes in the wrong order, of which equal scores count as half.
-
-    With the noise width, its parts by the distance of the runtimes in noise widths, `WRONG`, are in the result too.
-    """
+    """Return `wrong`, the share of pairs in the wrong order, and with a noise width its parts `WRONG`."""
     first, second = np.triu_indices(len(label), 1)
     apart = np.log(label[first] / label[second])
     different = apart != 0
@@ -241,13 +231,10 @@ def wrong_pairs(score: Float64, label: Float64, width: float | None) -> dict[str
 
 
 def partial_correlations(properties: Mapping[str, Float64], score: Float64, label: Float64) -> dict[str, float]:
-    """Return the partial Spearman correlation of each property and the runtime, given the score.
+    """Return the partial Spearman correlation of each property, (configurations,), and the runtime, given the score.
 
-    The ranks of both are reduced by what is linear in the ranks of the score. Unlike the share of wrong pairs whose
-    faster configuration has more of a property, it is 0 for every property that the score takes full account of, even
-    if the runtimes have noise. A positive number means that more of it is slower than the model ranks it. Properties
-    are (configurations,) by name; those that are constant or follow from the score are left out, and all of them for
-    fewer than ten configurations.
+    The ranks of both are reduced by what is linear in the ranks of the score. Properties that are constant or follow
+    from the score are left out, and all of them for fewer than ten configurations.
     """
     from scipy.stats import rankdata
 
@@ -271,10 +258,7 @@ def misjudged_properties(graph: GraphFeatures, scores: Float64, spec: FeatureSpe
 
 
 def mean_effects(graphs: Sequence[tuple[str, Mapping[str, float]]]) -> list[dict[str, Any]]:
-    """Return rows of properties.csv, without the split, of family and partial correlations of graphs, largest first.
-
-    `effect` is the mean over families of means over graphs, `agreeing` the number of families whose mean has its sign.
-    """
+    """Return rows of properties.csv, without the split, of family and correlations of graphs, the largest first."""
     by_property: dict[str, dict[str, list[float]]] = {}
     for family, found in graphs:
         for name, value in found.items():

@@ -207,13 +207,6 @@ def _breakable(name: str) -> str:
     return "<wbr>".join(map(escape, re.split(r"(?<=[._,/])", name)))
 
 
-def _figure(value: float | None) -> str:
-    """Return a number with three significant digits, whole numbers in full; `unknown` for None."""
-    if value is None:
-        return "unknown"
-    return f"{value:,.0f}" if abs(value) >= 1000 or value == round(value) else f"{value:.3g}"
-
-
 def settings(group: Group) -> Row:
     """Return the configuration of a group without its seed; without MLflow, the part in the model folder."""
     run = group.runs[0]
@@ -228,12 +221,8 @@ def settings(group: Group) -> Row:
 
 _FILTERS: Mapping[str, Callable[..., Any]] = {
     "breakable": _breakable,
-    "ends": lambda estimate, name: (
-        f"{metric_text(estimate.low, name).rstrip('%')} to {metric_text(estimate.high, name)}"
-    ),
     "counted": counted,
     "draw": charts.draw_chart,
-    "figure": _figure,
     "metric": metric_text,
     "settings": settings,
     "share": lambda value: "unknown" if value is None else f"{value:.1%}",
