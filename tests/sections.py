@@ -11,8 +11,8 @@ from hlorank.config import BaselineConfig, ComputeConfig, FeaturizeConfig
 
 
 def _section(file: str, **changes: Any) -> dict[str, Any]:
-    values = OmegaConf.to_container(OmegaConf.load(Path(__file__).parents[1] / "conf" / f"{file}.yaml"))
-    return {**{str(key): value for key, value in dict(values).items()}, **changes}
+    values: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).parents[1] / "conf" / f"{file}.yaml"))
+    return {**values, **changes}
 
 
 def baseline_config() -> BaselineConfig:
@@ -28,5 +28,5 @@ def compute_config(**changes: Any) -> ComputeConfig:
 
 def featurize_config(**changes: Any) -> FeaturizeConfig:
     """Make options that keep graphs whole and add no columns."""
-    plain = {"opcode_width": 8, "prune_hops": None, "derived": []}
+    plain: dict[str, Any] = {"opcode_width": 8, "prune_hops": None, "derived": []}
     return FeaturizeConfig(**_section("featurize/default", **{**plain, **changes}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ print(metrics.ordered_pair_accuracy(score, runtime), metrics.kendall_tau(-runtim
     assert tau == pytest.approx(-1)
 
 
-@pytest.mark.parametrize("metric", [kendall_tau, ordered_pair_accuracy, lambda *pair: top_k_slowdown(*pair, 1)])
+@pytest.mark.parametrize("metric", [kendall_tau, ordered_pair_accuracy, partial(top_k_slowdown, k=1)])
 @pytest.mark.parametrize(
     ("score", "runtime", "named"),
     [

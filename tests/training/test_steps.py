@@ -216,8 +216,8 @@ def test_a_layer_adds_the_states_that_it_keeps(make_model: MakeModel, make_input
         kept.append(bytes_per_state(model, step) * step.sampled[0].plan.states)
         assert torch.equal(torch.get_rng_state(), state)
         assert all(parameter.grad is None for parameter in model.parameters())
-    state = graph.segments[0].nodes * len(ROWS) * model.config.width * model.dtype.itemsize
-    assert 1 <= (kept[1] - kept[0]) / state <= 2  # the backward pass needs memory too
+    bytes_of_states = graph.segments[0].nodes * len(ROWS) * model.config.width * model.dtype.itemsize
+    assert 1 <= (kept[1] - kept[0]) / bytes_of_states <= 2  # the backward pass needs memory too
 
 
 def test_a_bound_divides_segments_and_refuses_what_is_smaller_than_a_configuration(

@@ -54,8 +54,10 @@ _CHANGE_COLUMNS = {
     "after": Column("layout after"),
 }
 _MAX_CHANGES = 20
-_CSV = ("graph", "rank", "configuration", "score", "computation", "instruction", "opcode", "node", "tensor", "shape")
-_CSV += ("before", "after")
+_CSV = [
+    *("graph", "rank", "configuration", "score"),
+    *("computation", "instruction", "opcode", "node", "tensor", "shape", "before", "after"),
+]
 
 _log = logging.getLogger(__name__)
 
