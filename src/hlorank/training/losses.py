@@ -30,7 +30,13 @@ def _over_ordered_pairs(penalty: Callable[[Tensor], Tensor], scores: Tensor, lab
 
 
 def pairwise_hinge(scores: Tensor, labels: Tensor, margin: float) -> Tensor:
-    """Compute the mean over pairs with labels_i > labels_j of max(0, margin - (scores_i - scores_j))."""
+    """Compute the mean over pairs with labels_i > labels_j of max(0, margin - (scores_i - scores_j)).
+
+    Args:
+        scores: (configurations,) floating point.
+        labels: (configurations,) runtimes.
+        margin: difference by which a slower configuration must score above a faster one.
+    """
     return _over_ordered_pairs(lambda difference: (margin - difference).clamp(min=0), scores, labels)
 
 
