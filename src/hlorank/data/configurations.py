@@ -61,10 +61,6 @@ def unpack_layouts(keys: Int64) -> NDArray[np.int8]:
     return rows
 
 
-def _smallest_unsigned(count: int) -> np.dtype[Any]:
-    return np.min_scalar_type(max(count - 1, 0))
-
-
 @dataclass(frozen=True, eq=False)
 class LayoutConfigurations:
     """Layout configurations of the configurable nodes of one graph, as codes into their distinct rows.
@@ -126,13 +122,13 @@ class LayoutConfigurations:
             # By hashing: sorting the keys of a chunk takes as long as unpacking it from a file.
             inverse, keys = factorize(pack_layouts(chunk, rows).ravel())
             numbers = np.array([known.setdefault(key, len(known)) for key in keys.tolist()], dtype=np.int64)
-            parts.append(numbers.astype(_smallest_unsigned(len(known)))[inverse].reshape(chunk.shape[:2]))
+            parts.append(numbers.astype(np.min_scalar_type(len(known)))[inverse].reshape(chunk.shape[:2]))
             rows += len(chunk)
             if len(known) > limit:
                 raise DataError("node_config_feat", f"at most {limit:,} distinct layouts", f"{len(known):,}")
         distinct = np.fromiter(known, np.int64, len(known))
         order = np.argsort(distinct)
-        rank = np.empty(len(distinct), dtype=_smallest_unsigned(len(distinct)))
+        rank = np.empty(len(distinct), dtype=np.min_scalar_type(max(len(distinct) - 1, 0)))
         rank[order] = np.arange(len(distinct))
         codes: NDArray[Any] = np.empty((rows, len(node_ids)), dtype=rank.dtype)
         start = 0

@@ -37,11 +37,8 @@ class SplitFile(Section):
     """Content of a split file, which can be committed and edited: the folds of graphs by their name or model family."""
 
     folds: int = Field(ge=MIN_FOLDS)
-    """Number of folds."""
-    collections: dict[str, dict[str, Fold]] = Field(default_factory=dict)
-    """Fold of each labelled graph of a collection, by the address of the collection."""
-    families: dict[str, Fold] = Field(default_factory=dict)
-    """Fold of each model family, for collections that are not in `collections`."""
+    collections: dict[str, dict[str, Fold]] = Field(default_factory=dict)  # by address and labelled graph
+    families: dict[str, Fold] = Field(default_factory=dict)  # of collections that are not in `collections`
 
 
 def family(name: str) -> str:
