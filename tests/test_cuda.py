@@ -141,8 +141,9 @@ def test_bf16_ranks_as_float32(settings: Settings, tmp_path: Path) -> None:
     """
 
     def taus(precision: str) -> list[float]:
-        fixed = {"experiment": "best_layout", "ensemble__seeds": 1, "model__blocks": 1, "trainer__patience": 9}
+        fixed = {"experiment": "best_layout", "ensemble__seeds": 1, "ensemble__baselines": [], "model__blocks": 1}
         steps = {"trainer__max_epochs": 4, "trainer__steps_per_epoch": 10, "trainer__graphs_per_step": 1}
+        steps["trainer__patience"] = 9
         place = {"trainer__accelerator": ACCELERATOR, "trainer__precision": precision}
         found = [
             train(settings(**fixed, **steps, **place, seed=seed), tmp_path / f"{precision}-{seed}") for seed in range(5)
