@@ -420,6 +420,32 @@ def test_a_module_before_the_passes_is_compiled_and_exported(
         assert printed["stage"]["found"] == TRAINED
 
 
+COLLECTIVE = """HloModule m
+sum {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+ENTRY e {
+  x = f32[8,8] parameter(0)
+  d = f32[8,8] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT r = f32[8,8] all-reduce(d), replica_groups={{0,1}}, to_apply=sum
+}
+"""
+
+
+@needs_jax
+def test_a_module_that_the_compiler_refuses(
+    cpu_model: Path, tmp_path: Path, call: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    (source := tmp_path / "own.hlo").write_text(COLLECTIVE)
+    (printed,) = call.json("rank", "--model", cpu_model, "--candidates", "5", source)
+    assert not printed["stage"]["compiled"]
+    assert "all-reduce" in printed["stage"]["not_compiled"]
+    (line,) = caplog.messages
+    assert printed["stage"]["not_compiled"] in line
+
+
 @needs_jax
 @pytest.mark.usefixtures("no_jaxlib")
 def test_the_ranked_module_is_that_of_the_function(

@@ -132,16 +132,19 @@ def test_errors_of_best(tracking: TrackingConfig, call: Command) -> None:
 def test_a_store_that_can_not_be_used(
     arguments: list[str], tmp_path: Path, call: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (garbage := tmp_path / "garbage.db").write_text("garbage")
     for uri, shown, status in (
         ("http://me:secret@127.0.0.1:9", "http://***@127.0.0.1:9: no MLflow server answers", 1),
         (f"sqlite:///{tmp_path}/none.db", "none.db: tracking store: ", 2),
+        ("nowhere://x", "nowhere://x", 1 if arguments == ["best"] else 2),
+        (f"sqlite:///{garbage}", "garbage.db: (sqlite3.DatabaseError) file is not a database", 1),
     ):
         monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
         mlflow.set_tracking_uri(uri)
         error = call.error(*arguments, status=status)
         assert shown in error
         assert "secret" not in error
-    assert not [*tmp_path.iterdir()], "a database was made"
+    assert [*tmp_path.glob("*.db")] == [garbage], "a database was made"
 
 
 @pytest.fixture

@@ -1,32 +1,38 @@
-"""Rankers as models of MLflow: records, limits, and packages free of pickles."""
+"""Rankers as models of MLflow: records, limits, the scoring server, and packages free of pickles."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlflow
 import numpy as np
 import pandas as pd
 import pytest
+from safetensors import SafetensorError
 
 import hlorank
 from hlorank.config import Config
 from hlorank.data.collection import Collection, graph_files, read_graph
-from hlorank.files import SPEC, WEIGHTS, DataError, sha256_file
+from hlorank.files import SPEC, WEIGHTS, DataError, read_json, sha256_file, write_json
+from hlorank.models.serialization import sealed
 from hlorank.ranking.ranker import Ranker
 from hlorank.runs import pyfunc
-from hlorank.runs.pyfunc import REQUIRED, log_package, make_request, rank_records
+from hlorank.runs.pyfunc import REQUIRED, log_package, make_request, rank_records, scoring_server
 from hlorank.stages.train import train
 from tests.runs.conftest import run_of
 
@@ -156,6 +162,82 @@ def test_data_frames(ranker: Ranker, graphs: list[Path]) -> None:
         with pytest.raises(mlflow.MlflowException) as caught:
             model.predict(None, table)
         assert caught.value.get_http_status_code() == 400
+
+
+async def respond(app: Any, method: str, path: str, body: object = None) -> tuple[int, Any]:
+    """Send a request to an ASGI application, and return the status and the value of its response."""
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": json.dumps(body).encode()}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    headers = [(b"content-type", b"application/json")]
+    await app({"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}, receive, send)
+    return sent[0]["status"], json.loads(b"".join(message.get("body", b"") for message in sent[1:]).strip() or "null")
+
+
+def test_the_scoring_server(ranker: Ranker, graphs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests at once are ranked one after another, and a wrong one does not disturb the others."""
+    monkeypatch.setenv("_MLFLOW_IS_IN_SERVING_ENVIRONMENT", "")  # MLflow sets it, for good
+    app, body = scoring_server(ranker), make_request(graphs, 3)
+    expected = 200, {"predictions": rank_records(ranker, body["dataframe_records"], 3)}
+    columns = ["npz", "graph"]
+    rows = [[record[column] for column in columns] for record in body["dataframe_records"]]
+    split = {"dataframe_split": {"columns": columns, "data": rows}, "params": body["params"]}
+    wrong = {"dataframe_records": [{"npz": "?", "graph": "mine"}]}
+    others = [{"dataframe_records": [given]} for given in ({"graph": "mine"}, {}, {"npz": 5})]
+    active = list[int]()
+
+    def ranked_alone(*arguments: Any) -> list[dict[str, Any]]:
+        active.append(1)
+        time.sleep(0.05)
+        assert len(active) == 1, "two requests at once"
+        active.pop()
+        return rank_records(*arguments)
+
+    monkeypatch.setattr(pyfunc, "rank_records", ranked_alone)
+
+    async def requests() -> list[tuple[int, Any]]:
+        posts = [respond(app, "POST", "/invocations", one) for one in (body, split, body, wrong, *others, 5)]
+        return await asyncio.gather(*posts, respond(app, "GET", "/ping"))
+
+    *ranked, refused, missing, empty, field, number, ping = asyncio.run(requests())
+    assert ranked == [expected] * 3
+    assert (refused[0], refused[1]["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
+    assert "mine: npz: expected the bytes of an npz file in base64, found " in refused[1]["message"]
+    assert [status for status, _ in (missing, empty, field, number)] == [400] * 4
+    assert ping == (200, None)
+
+
+class Exploit:
+    """Object whose unpickling makes a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = str(folder)
+
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return os.mkdir, (self._folder,)
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, SPEC])
+def test_a_package_with_a_damaged_model_is_refused(name: str, linear_model: Callable[..., Path]) -> None:
+    folder = linear_model()
+    made, model = folder / "made", pyfunc.RankingModel()
+    path, content = folder / name, (folder / name).read_bytes()
+    changed = content.replace(b'"steps": 3', b'"steps": 4') if name == SPEC else content[:-1] + b"x"
+    for damaged in (changed, content[: len(content) // 2], pickle.dumps(Exploit(made))):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=name):
+            model.load_context(SimpleNamespace(artifacts={"model": str(folder)}))
+    if name == WEIGHTS:  # the pickle, with its digest in the specification
+        write_json(folder / SPEC, sealed(read_json(folder / SPEC) | {"weights_sha256": sha256_file(path)}))
+        with pytest.raises(SafetensorError):
+            model.load_context(SimpleNamespace(artifacts={"model": str(folder)}))
+    assert not made.exists()
+    assert vars(model)["_ranker"] is None
 
 
 # Hides every hlorank but that of the package, and the dependencies of the project that a package does not require.

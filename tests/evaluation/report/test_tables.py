@@ -13,7 +13,7 @@ import pytest
 from hlorank.data.collection import Collection
 from hlorank.evaluation.graph_report import PREDICTION_COLUMNS
 from hlorank.evaluation.report.tables import Group, SplitScores, group_runs, interval, scores
-from hlorank.evaluation.report.trainings import Run, model_and_report_folders, read_run, records
+from hlorank.evaluation.report.trainings import Run, model_and_report_folders, read_run, records, scored
 from hlorank.files import DataError, write_json
 from tests.evaluation.conftest import graph_row, training
 
@@ -92,6 +92,26 @@ def test_a_damaged_table_is_named(written: Path, old: str | None, new: str, comp
     path.write_text(path.read_text().replace(old, new) if old else new)
     with pytest.raises(DataError, match=r"per_graph\.csv: " + complaint):
         found("models")
+
+
+def test_a_model_is_scored_where_it_was_not_evaluated(written: Path) -> None:
+    (run,) = found("models")
+    model, report = Path("models", GST), Path("reports", GST)
+
+    def score(folder: Path, collection: Collection, output: Path) -> None:
+        assert (folder, collection) == (model, RANDOM)
+        shutil.copytree(report, output, dirs_exist_ok=True)
+
+    def fail(*_: object) -> None:
+        raise DataError("data", "features", "none")
+
+    assert scored(run, model, fail) is run, "it was evaluated"
+    empty = read_run(model, Path("nowhere"), place="some place")
+    assert scored(empty, model, None) is empty
+    again = scored(empty, model, score)
+    assert (records(again.per_graph), again.place) == (records(run.per_graph), "some place")
+    failed = scored(empty, model, fail)
+    assert (failed.per_graph.empty, failed.unscored) == (True, "data: expected features, found none")
 
 
 def group_of(*runs: Run) -> Group:
