@@ -115,6 +115,17 @@ def test_equal_seeds_try_equal_values(sampler: str, open_named: Callable[..., op
     assert len({job[1] for job in tried[0]}) == 5
 
 
+@pytest.mark.parametrize(("trials", "prune", "pruned"), [(1, True, True), (2, True, False), (1, False, False)])
+def test_a_poor_trial_is_pruned_after_enough_others(
+    trials: int, prune: bool, pruned: bool, open_named: Callable[..., optuna.Study]
+) -> None:
+    study = open_named(prune=prune, prune_after_trials=trials)
+    for tau in (0.5, 0.1):
+        (trial := study.ask()).report(tau, 1)
+        assert trial.should_prune() == (pruned and tau < 0.5)
+        study.tell(trial, tau)
+
+
 def test_failed_trials_are_replaced(open_named: Callable[..., optuna.Study]) -> None:
     """A search ends when all trials fail, in whole batches, and tries again when it is resumed."""
     wrong = {"sweep.trial=1": None, "sweep.trial=2": math.nan}

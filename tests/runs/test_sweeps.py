@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ import pandas as pd
 import psutil
 import pytest
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.plugins import Plugins
 from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
 from omegaconf import DictConfig, OmegaConf
@@ -182,6 +184,31 @@ def test_an_interrupted_sweep_without_a_name_continues(call: Call, client: Mlflo
     assert (len(children(client, parent)), len(children(client, third))) == (2, 0), "trainings of the first sweep"
     for sweep in (parent, third):
         assert [row["seed"] for row in jobs(client, sweep)] == ["1", "0"]
+
+
+def test_a_worker_that_dies_takes_no_finished_job_with_it(
+    call: Call, client: MlflowClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same command continues; joblib abandons all jobs if the process of one dies."""
+    basic: Any = Plugins.instance().class_name_to_class["hydra._internal.core_plugins.basic_launcher.BasicLauncher"]
+    plain = basic.launch
+
+    def launch(self: Any, jobs: list[list[str]], initial_job_idx: int) -> Any:
+        plain(self, jobs[:1], initial_job_idx)
+        raise BrokenProcessPool("a worker died")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(basic, "launch", launch)
+        assert call("seed=0,1") == 1
+    assert "error: the sweep was interrupted; the same command continues" in capsys.readouterr().err
+    (parent,) = sweeps(client)
+    assert parent.info.status == "KILLED"
+    (first,) = children(client, parent)
+    assert call("seed=0,1") == 0
+    (again,) = sweeps(client)
+    assert again.info.run_id == parent.info.run_id
+    assert first.info.run_id in {run.info.run_id for run in children(client, again)}
+    assert len(children(client, again)) == 2
 
 
 def test_a_search(call: Call, client: MlflowClient) -> None:
