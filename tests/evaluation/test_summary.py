@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hlorank.evaluation.summary import main, summary
+from hlorank.evaluation.graph_report import metric_names
+from hlorank.evaluation.summary import METRIC_COLUMNS, main, summary
 from hlorank.files import DataError, write_json
 
 COUNTS = {"graphs": 4, "skipped": 1, "withheld": 0}
@@ -64,3 +65,7 @@ def test_a_folder_without_reports_and_a_broken_file_are_refused(
     write_json(tmp_path / "tile/xla/full/metrics.json", [])
     with pytest.raises(DataError, match="full/metrics"):
         summary(tmp_path)
+
+
+def test_a_terminal_shows_all_metrics() -> None:
+    assert {*metric_names("layout"), *metric_names("tile")} <= METRIC_COLUMNS.keys()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grimp
 import pytest
 import torch
 
@@ -213,5 +214,12 @@ def test_the_key_has_the_code_that_can_change_the_result(
     other = prepared(settings(method=method))
     assert other.key != first.key
     assert other.key_without_code == first.key_without_code
-    packages = ("data", "featurize", "partition", "models", "training")
-    assert tuple(f"hlorank.{name}" for name in packages) in digested
+    assert prepare_module.CODE in digested
+
+
+def test_no_code_that_a_training_runs_is_outside_of_the_key() -> None:
+    graph = grimp.build_graph("hlorank", exclude_type_checking_imports=True)
+    modules = graph.find_upstream_modules("hlorank.training", as_package=True)
+    others = {".".join(module.split(".")[:2]) for module in modules} - {*prepare_module.CODE}
+    # The settings and the version are in the key, and what features depend on in the fingerprint of the data.
+    assert others == {"hlorank.compute", "hlorank.config", "hlorank.files", "hlorank.hlo", "hlorank.version"}

@@ -22,7 +22,7 @@ from hlorank.metrics import BEST_TAU
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 PARENT_VARIABLE = "HLORANK_PARENT_RUN"  # of the processes of a sweep's jobs: the id of the sweep's run
 # Tags of runs.
-FINGERPRINT = "hlorank.fingerprint"  # of the configuration and data of a training
+FINGERPRINT = "hlorank.fingerprint"  # of the settings, data and code of a training
 CODE = "hlorank.code"  # the digest of the code that a training ran
 FEATURES = "features"  # the fingerprint of the features, however these are cut into segments
 MODEL = "model"  # the digest of the model that was evaluated

@@ -87,6 +87,7 @@ def _opened(config: Config, setup: Setup, output: Path, run: TrainingRun) -> Ite
         if in_sweep() or waited_for_folder or waited_for_training or "DVC_STAGE" in os.environ:  # which DVC sets
             run.tau = _finished(config.tracking, setup.key, output)
         if run.tau is not None:
+            shutil.rmtree(run.folder, ignore_errors=True)  # a process was killed between its record and this
             yield
             return
         _remove_outdated(setup, run.folder, locks)

@@ -24,8 +24,8 @@ from hlorank.version import __version__
 
 log = logging.getLogger(__name__)
 
-# Code that can change the result of a training.
-_CODE = ("hlorank.data", "hlorank.featurize", "hlorank.partition", "hlorank.models", "hlorank.training")
+# Code that can change the result of a training; the metrics choose its epoch.
+CODE = tuple(f"hlorank.{part}" for part in ("data", "featurize", "metrics", "models", "partition", "training"))
 # Keys of the section `trainer` that change no more than the order of sums. Two of them change dropout masks, too.
 _HARDWARE, _MASKS = frozenset({"devices", "threads", "workers"}), frozenset({"accelerator", "memory_bytes"})
 
@@ -152,5 +152,5 @@ def _check_networks(setup: Setup) -> tuple[Method, StepMemory | None]:
 
 def _origin(setup: Setup) -> Mapping[str, Any]:
     """Return what a result depends on besides settings: the data, and the code with that of plugins."""
-    code = code_digest(*_CODE)[:16]
+    code = code_digest(*CODE)[:16]
     return {"data": setup.spec.data, "version": __version__, "code": code, **setup.spec.plugins}

@@ -50,8 +50,9 @@ def test_it_opens_without_a_network_and_without_warnings(
             f"[...document.querySelectorAll('{table} th')].filter((cell) => cell.textContent.includes('Kendall tau'))"
         )
         assert browser.ask(f"{taus}.length === 1 && {taus}.every({in_view})"), "tau is in view without scrolling"
-    scrolls = "[...document.querySelectorAll('.scroll:has(table)')].some((box) => box.scrollWidth > box.clientWidth)"
-    assert browser.ask(scrolls) == (size == PHONE), "no column is cut on a desktop"
+    cut = """[...document.querySelectorAll('.scroll:has(table)')].filter((box) => box.scrollWidth > box.clientWidth)
+      .map((box) => `${box.ariaLabel ?? box.className}: ${box.scrollWidth} of ${box.clientWidth} px`).join()"""
+    assert bool(found := browser.ask(cut)) == (size == PHONE), f"no column is cut on a desktop: {found}"
 
 
 def test_text_and_marks_stand_out_in_light_and_dark(browser: Browser, page: Path) -> None:
