@@ -10,15 +10,26 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection, Kind, check_sizes, read_graph, write_graph
-from hlorank.data.graph import MAX_NODES
+from hlorank.data.configurations import (
+    LAYOUT_VALUES,
+    TILE_FEATURES,
+    LayoutConfigurations,
+    MeasuredGraph,
+    Measurements,
+    TileConfigurations,
+)
+from hlorank.data.graph import MAX_NODES, NODE_FEATURES, Graph
 from hlorank.data.npz import NpzFile
 from hlorank.files import DataError
-from tests.data.npz_files import ARRAYS, Arrays, arrays_of, assert_holds, layout_arrays, save
+from tests.data.npz_files import ARRAYS, arrays_of, assert_holds, layout_arrays, same_folder, save
 
 
 def test_addresses_are_read_in_all_their_forms() -> None:
@@ -122,29 +133,57 @@ def test_files_of_numpy_are_read(tmp_path: Path, kind: Kind, variant: str, write
 # Writing
 
 
-@pytest.mark.parametrize("kind", ["layout", "tile"])
-@pytest.mark.parametrize("chunk_bytes", [1, 300, 10_000])
-def test_written_graphs_are_read_back_and_have_equal_bytes(tmp_path: Path, kind: Kind, chunk_bytes: int) -> None:
-    path, arrays = tmp_path / "graph.npz", ARRAYS[kind]()
-    changes: list[Arrays] = [
-        {},
-        {"node_feat": np.full_like(arrays["node_feat"], np.finfo(np.float32).max)},
-        {"edge_index": arrays["edge_index"][:0]},
-        {"config_runtime": arrays["config_runtime"] * 0},
-        {"config_runtime": arrays["config_runtime"] + 2**62},
-    ]
-    for change in changes:
-        save(path, arrays | change)
-        write_graph(path, read_graph(path, kind), chunk_bytes)
-        content = path.read_bytes()
-        write_graph(path, read_graph(path, kind))
-        assert path.read_bytes() == content
-        with zipfile.ZipFile(path) as archive:  # at any time
-            assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
-            assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_DEFLATED}
-        written = arrays_of(path)
-        assert_holds(read_graph(path, kind), written)  # numpy reads the same from it
-        assert_holds(read_graph(path, kind), arrays | change)
+@st.composite
+def measured_graphs(draw: st.DrawFn) -> MeasuredGraph:
+    nodes = draw(st.integers(1, 8))
+    pairs = st.tuples(st.integers(0, nodes - 1), st.integers(0, nodes - 1)).filter(lambda pair: pair[0] > pair[1])
+    edges = draw(st.lists(pairs, unique=True, max_size=10)) if nodes > 1 else []
+    layout = draw(st.booleans())
+    inner = draw(st.sets(st.integers(1, nodes - 1))) if layout and nodes > 1 else set()
+    finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
+    graph = Graph(
+        draw(hnp.arrays(np.float32, (nodes, NODE_FEATURES), elements=finite)),
+        draw(hnp.arrays(np.uint8, nodes, elements=st.integers(0, 120))),
+        np.array(sorted(edges), dtype=np.int64).reshape(-1, 2),
+        np.array(sorted({0, nodes} | inner), dtype=np.int64),
+    )
+    count = draw(st.integers(1, 6))
+    positive = hnp.arrays(np.int64, count, elements=st.integers(1, 2**62))
+    runtime = draw(positive | st.just(np.zeros(count, dtype=np.int64)))
+    if not layout:
+        tiles = TileConfigurations(draw(hnp.arrays(np.float32, (count, TILE_FEATURES), elements=finite)))
+        return MeasuredGraph("graph", graph, tiles, Measurements(runtime, draw(positive)))
+    node_ids = np.array(sorted(draw(st.sets(st.integers(0, nodes - 1), min_size=1))))
+    order = st.permutations(range(6)).map(list)
+    dims = st.tuples(order, order, order, *[st.integers(0, 6)] * 3)
+    values = np.full((count, len(node_ids), LAYOUT_VALUES), -1, dtype=np.int8)
+    for place in np.ndindex(values.shape[:2]):
+        *orders, first, second, third = draw(dims)
+        for start, layout_, rank in zip((0, 6, 12), orders, (first, second, third), strict=True):
+            values[(*place, slice(start, start + rank))] = layout_[:rank]
+    configurations = LayoutConfigurations.from_chunks(node_ids, [values])
+    return MeasuredGraph("graph", graph, configurations, Measurements(runtime))
+
+
+@same_folder
+@given(measured=measured_graphs(), chunk_bytes=st.integers(1, 2000))
+def test_written_graphs_are_read_back_and_have_equal_bytes(
+    tmp_path: Path, measured: MeasuredGraph, chunk_bytes: int
+) -> None:
+    path = tmp_path / "graph.npz"
+    kind: Kind = "layout" if isinstance(measured.configurations, LayoutConfigurations) else "tile"
+    write_graph(path, measured, chunk_bytes)
+    read, content = read_graph(path, kind), path.read_bytes()
+    assert read.name == measured.name
+    assert_holds(read, arrays_of(path))  # numpy reads the same from it
+    for part in ("graph", "configurations", "measurements"):
+        for name, array in vars(getattr(measured, part)).items():
+            np.testing.assert_array_equal(getattr(getattr(read, part), name), array, strict=True)
+    write_graph(path, read)
+    assert path.read_bytes() == content
+    with zipfile.ZipFile(path) as archive:  # at any time
+        assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_DEFLATED}
 
 
 def test_real_files_are_read_as_numpy_reads_them_and_survive_a_round_trip(shared_data: Path, tmp_path: Path) -> None:

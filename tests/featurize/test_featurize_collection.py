@@ -17,7 +17,7 @@ import pytest
 from hlorank.data.collection import SPLITS, Collection, graph_files, read_graph, sidecar_path, write_graph
 from hlorank.data.configurations import TILE_FEATURES
 from hlorank.data.splits import family
-from hlorank.featurize.feature_store import FeatureStore, graph_folder, skip_reason
+from hlorank.featurize.feature_store import FeatureStore, graph_folder, skip_reason, stored_entry, write_graph_features
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.featurize.featurize_collection import CODE, featurize_collection, featurize_files
 from hlorank.featurize.featurize_graph import featurize_graph
@@ -79,6 +79,10 @@ def assert_equal(left: GraphFeatures, right: GraphFeatures) -> None:
         if isinstance(value, np.ndarray):
             np.testing.assert_array_equal(value, parts[1][key])
             assert value.dtype == parts[1][key].dtype
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("collection", [LAYOUT, TILE])
@@ -162,6 +166,21 @@ def test_split_half_tau_and_family_of_a_sidecar_are_kept(tmp_path: Path, raw: Pa
     assert [s.open("valid", sidecar.stem).split_half_tau for s in (before, after)] == [None, 0.75]
     assert [s.open("valid", sidecar.stem).family for s in (before, after)] == [family(sidecar.stem), "net"]
     assert before.fingerprint != after.fingerprint
+
+
+def test_an_interrupted_write_leaves_the_old_folder(
+    tmp_path: Path, layout_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = layout_graph()
+    features = featurize_graph(measured, fitted("layout:xla:random", measured))
+    folder, key = tmp_path / "graph", {"source": "a"}
+    entry = write_graph_features(folder, features, measured.graph, key)
+    before = digests(tmp_path)
+    monkeypatch.setattr("hlorank.featurize.feature_store.write_json", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_graph_features(folder, replace(features, runtime=2 * features.runtime), measured.graph, {"source": "b"})
+    assert digests(tmp_path) == before
+    assert (stored_entry(folder, key), stored_entry(folder, {"source": "b"})) == (entry, None)
 
 
 def test_a_kill_leaves_an_incomplete_store_that_the_next_run_completes(tmp_path: Path, raw: Path) -> None:

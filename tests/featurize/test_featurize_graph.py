@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -289,6 +290,17 @@ def test_distinct_rows_agree_with_a_loop_in_any_memory_order(rows: NDArray[Any])
     assert first.tolist() == [plain.index(row) for row in order]
     assert inverse.tolist() == [order.index(row) for row in plain]
     assert first.dtype == inverse.dtype == np.int64
+
+
+def test_memory_is_linear_in_the_distinct_rows() -> None:
+    rows = np.random.default_rng(0).integers(0, 14, (16_000, 200), dtype=np.uint8)
+    peaks = []
+    for part in (rows[:2_000], rows):
+        tracemalloc.start()
+        assert len(distinct_rows(part)[0]) == len(part)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < min(8.5 * peaks[0], 3 * rows.nbytes)
 
 
 @pytest.mark.parametrize(("block_bytes", "widths"), [(1, [1] * 5), (24, [2, 2, 1]), (10**9, [5])])

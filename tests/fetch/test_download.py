@@ -126,6 +126,19 @@ def test_a_server_without_ranges_sends_the_whole_again_and_failures_without_prog
     assert server.ranges_asked == [f"bytes={CHUNK}-"]
 
 
+def test_a_shorter_answer_than_its_range_is_continued(server: Server, target: Path) -> None:
+    interrupt(server, target, 2 * CHUNK)
+    server.headers["Content-Length"] = str(CHUNK)
+    server.faults.append(Fault(stop_after=CHUNK))
+    with pytest.raises(DownloadError, match=f"{3 * CHUNK} of {SIZE} bytes received"):
+        get(server, target, retries=0)
+    assert not target.exists()
+    del server.headers["Content-Length"]
+    get(server, target)
+    assert_complete(target)
+    assert server.ranges_asked == [f"bytes={2 * CHUNK}-", f"bytes={3 * CHUNK}-"]
+
+
 def test_busy_servers_are_asked_again_after_bounded_waits(
     server: Server, target: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,4 +1,4 @@
-"""Origins of own data, local and hlo: copies, conversions, re-runs, new splits."""
+"""Origins of plugins and of own data, local and hlo: copies, conversions, re-runs, new splits."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hlorank.config import ConfigError
-from hlorank.data.collection import SPLITS, Collection, read_graph
-from hlorank.fetch import hlo
+from hlorank.config import ConfigError, DataConfig, Section
+from hlorank.data.collection import SPLITS, Collection, Split, read_graph
+from hlorank.fetch import hlo, origins
 from hlorank.fetch.hlo import HloConfig, convert
 from hlorank.fetch.local import LocalConfig, fetch
 from hlorank.files import DataError
@@ -23,6 +23,35 @@ from hlorank.hlo.program import flatten
 from tests.data.npz_files import save, tile_arrays
 
 TILE, LAYOUT = Collection.parse("tile:own"), Collection.parse("layout:own:default")
+
+
+# Origins of plugins
+
+
+class NoteConfig(Section):
+    text: str
+    times: int
+
+
+def fetch_note(collection: Collection, config: NoteConfig, output: Path) -> None:
+    output.mkdir(parents=True)
+    (output / "note").write_text(f"{collection} {config.text * config.times}")
+
+
+def test_a_registered_origin_fetches_with_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(origins.ORIGINS, "note", origins.Origin(NoteConfig, fetch_note))
+    output = tmp_path / "raw"
+    for data, key in (
+        ({"origin": "server"}, r"data\.origin=server: .*\bnote\b"),
+        ({"origin": "note"}, r"data\.note\.text: "),
+        ({"origin": "note", "note": {"text": "a", "times": "x"}}, r"data\.note\.times=x: "),
+    ):
+        with pytest.raises(ConfigError, match=f"^{key}"):
+            origins.fetch(TILE, DataConfig.model_validate(data), output)
+    assert not output.exists()
+    data = {"origin": "note", "note": {"text": "ab", "times": 2}}
+    origins.fetch(TILE, DataConfig.model_validate(data), output)
+    assert (output / "note").read_text() == "tile:own abab"
 
 
 # Origin local
@@ -238,8 +267,8 @@ def write(path: Path, message: HloModuleProto | ModuleTuningData | TuningData) -
     return path
 
 
-def programs(root: Path, *, extra: bool = False) -> HloConfig:
-    return HloConfig(root=str(root), split="test", dump="before_optimizations", extra=extra)
+def programs(root: Path, *, split: Split = "test", extra: bool = False) -> HloConfig:
+    return HloConfig(root=str(root), split=split, dump="before_optimizations", extra=extra)
 
 
 @pytest.mark.parametrize("below", ["", "pb"])
@@ -258,14 +287,18 @@ def test_the_datasets_tree_keeps_its_splits_and_a_second_fetch_removes_graphs_wi
     assert (output / "train" / "a.npz").read_bytes() == before
 
 
-def test_a_flat_folder_of_dumps_goes_to_one_split(own: Path, output: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_flat_folder_of_dumps_goes_to_one_split(
+    own: Path, output: Path, split: Split, caplog: pytest.LogCaptureFixture
+) -> None:
     write(own / "jit_f.before.hlo.pb", module())
     write(own / "jit_add.before.hlo.pb", module("add"))
     (own / "memory-usage-report.pb").write_bytes(b"not HLO")
     with caplog.at_level(logging.WARNING):
-        hlo.fetch(LAYOUT, programs(own, extra=True), output)
-    assert sorted(file.name for file in (output / "test").iterdir()) == ["jit_f.before.extra.npz", "jit_f.before.npz"]
-    assert read_graph(output / "test" / "jit_f.before.npz", "layout").measurements.withheld
+        hlo.fetch(LAYOUT, programs(own, split=split, extra=True), output)
+    files = {f"{split}/jit_f.before.extra.npz", f"{split}/jit_f.before.npz"}
+    assert {path.relative_to(output).as_posix() for path in output.rglob("*.*")} == files
+    assert read_graph(output / split / "jit_f.before.npz", "layout").measurements.withheld
     taken, notice = caplog.messages
     assert "1 pb" in taken
     assert "jit_add.before.hlo.pb: no convolution, dot or reshape" in notice

@@ -252,6 +252,7 @@ WRONG: list[tuple[Change, str, object]] = [
     (lambda one: tensors(one)[0].dims.extend(range(2, 7)), f"{NODES}.tensors[0].dims", 7),
     (lambda one: tensors(one).extend([TensorLayoutConfig()] * 3), f"{NODES}.tensors", 4),
     (lambda one: one.ClearField("runs"), "runs", "none among 0"),
+    (lambda one: [setattr(run, "error", True) for run in one.runs], "runs", "none among 2"),
     (lambda one: one.module.computations[1].instructions[1].shape.dimensions.extend([1] * 5),
      "shape.dimensions of node 2", 7),
     (lambda one: setattr(one.module.computations[0], "root_id", 99), "computations[0].root_id", 99),
@@ -279,6 +280,9 @@ def test_a_broken_record_is_named_with_its_field_and_the_others_are_read(
 def test_tiles_without_a_measured_default_are_refused(tile_record: ModuleTuningData) -> None:
     tile_record.runs[0].error = True
     with pytest.raises(DataError, match=r"runs.is_default: "):
+        tiles(tile_record)
+    tile_record.runs[1].error = True
+    with pytest.raises(DataError, match=r"runs: .*none among 2"):
         tiles(tile_record)
 
 

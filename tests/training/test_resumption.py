@@ -61,6 +61,7 @@ TABLE = {
         (SWA, *STEP, 10, 4),
         (TWO, EpochHistory, "on_train_epoch_start", 1, 20),  # between epochs
         (TWO, *STEP, 12, 12),  # between members
+        (TWO, *STEP, 14, 12),
         (TABLE, *STEP, 15, 16),
         (TABLE, HeadModule, "training_step", 9, 0),
     ],
@@ -155,8 +156,9 @@ def test_a_checkpoint_of_another_training_is_refused(
     theirs, ours = (folder / "0" / "last.ckpt" for folder in folders)
     config, checkpoint = settings(method="gst_ed"), torch.load(theirs, weights_only=True)
     identity = checkpoint.pop("identity")
-    for found, named in ((identity, "method"), ({}, "partition")):
-        torch.save({**checkpoint, "identity": found}, ours)
+    other: list[tuple[dict[str, Any], str]] = [({"identity": identity}, "method"), ({}, "partition")]
+    for found, named in other:
+        torch.save({**checkpoint, **found}, ours)
         with pytest.raises(
             DataError, match=re.escape(f"{ours}: {named}: ") + ".*" + re.escape(f"remove {ours.parent}")
         ):
