@@ -241,6 +241,11 @@ def tensors(record: ModuleTuningData) -> Any:
     return record.runs[1].module_config.layout_config.nodes[0].tensors
 
 
+def fail_all(record: ModuleTuningData) -> None:
+    for run in record.runs:
+        run.error = True
+
+
 NODES = "runs[1].module_config.layout_config.nodes[0]"
 WRONG: list[tuple[Change, str, object]] = [
     (lambda one: one.ClearField("config_index_to_node"), "config_index_to_node", "none"),
@@ -252,7 +257,7 @@ WRONG: list[tuple[Change, str, object]] = [
     (lambda one: tensors(one)[0].dims.extend(range(2, 7)), f"{NODES}.tensors[0].dims", 7),
     (lambda one: tensors(one).extend([TensorLayoutConfig()] * 3), f"{NODES}.tensors", 4),
     (lambda one: one.ClearField("runs"), "runs", "none among 0"),
-    (lambda one: [setattr(run, "error", True) for run in one.runs], "runs", "none among 2"),
+    (fail_all, "runs", "none among 2"),
     (lambda one: one.module.computations[1].instructions[1].shape.dimensions.extend([1] * 5),
      "shape.dimensions of node 2", 7),
     (lambda one: setattr(one.module.computations[0], "root_id", 99), "computations[0].root_id", 99),
