@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from hlorank.config import BaselineConfig
@@ -94,7 +95,11 @@ def load_baseline(folder: Path) -> tuple[Baseline, BaselineSpec]:
     spec, path = read_folder(folder, BaselineSpec)
     if spec.method not in _READ:
         raise DataError("method", f"one of {', '.join(BASELINES)}", spec.method, file=folder / SPEC)
-    return _read(spec.method, load_file(path), spec, path), spec
+    try:
+        arrays = load_file(path)
+    except SafetensorError as error:
+        raise DataError("file", "weights as safetensors", error, file=path) from None
+    return _read(spec.method, arrays, spec, path), spec
 
 
 def _read(name: str, arrays: Mapping[str, NDArray[Any]], spec: Spec, path: Path) -> Baseline:
