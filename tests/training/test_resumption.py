@@ -61,7 +61,7 @@ TABLE = {
         (SWA, *STEP, 10, 4),
         (TWO, EpochHistory, "on_train_epoch_start", 1, 20),  # between epochs
         (TWO, *STEP, 12, 12),  # between members
-        (TWO, *STEP, 14, 12),
+        (TWO, *STEP, 18, 8),  # in the second one
         (TABLE, *STEP, 15, 16),
         (TABLE, HeadModule, "training_step", 9, 0),
     ],
