@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LINES = {"src": 26_700, "src/hlorank_collect": 4_200, "tests": 29_800, "benchmarks": 3_600, "docs": 5_200}
-MODULES, MODULE_LINES, FUNCTION_LINES, IMPORTS = 182, 350, 60, 15
+LINES = {"src": 24_000, "src/hlorank_collect": 4_200, "tests": 23_000, "benchmarks": 3_600, "docs": 5_200}
+MODULES, MODULE_LINES, FUNCTION_LINES, IMPORTS = 185, 350, 60, 15
 
 
 def tracked(folder: str, suffix: str) -> list[Path]:
