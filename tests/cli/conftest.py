@@ -23,6 +23,7 @@ class Command:
         self._capsys = capsys
 
     def __call__(self, *arguments: object, status: int = 0) -> tuple[str, str]:
+        self._capsys.readouterr()  # what the test itself printed
         assert main([*map(str, arguments)]) == status
         return self._capsys.readouterr()
 
