@@ -143,7 +143,7 @@ def _check(arguments: argparse.Namespace, programs: Sequence[Program]) -> None:
 
 
 _Ranked = tuple[dict[str, Any], NDArray[np.int64] | None]
-"""What is printed of a graph, and its ranking of (configurations,) int64 for a submission."""
+"""The printed facts of a graph, and its ranking of (configurations,) int64 for a submission."""
 
 _opened = lru_cache(maxsize=1)(open_ranker)
 """Ranker of a model, which each process opens once."""

@@ -25,7 +25,7 @@ _AGAIN = "give a file that hlorank autotune wrote; tune the program again if an 
 
 
 class Saved(Section):
-    """What a tuned file says about the program; the rest is about the search."""
+    """The part of a tuned file about the program; the rest is about the search."""
 
     model_config = ConfigDict(extra="ignore")
 
