@@ -1,5 +1,6 @@
 # Every target does its own set-up; a second call installs nothing. Of 22,000 modules Python compiles those that it
-# imports, when it does: all took 97 s of CPU time on a busy machine.
+# imports, when it does: all took 97 s of CPU time on a busy machine. Images of containers may forbid it to keep what it
+# compiled: each of the many processes of a pipeline would compile 2,000 modules again.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,6 +9,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export MLFLOW_DISABLE_TELEMETRY = true
 export DO_NOT_TRACK = true
 export OMP_NUM_THREADS ?= 1
+unexport PYTHONDONTWRITEBYTECODE
 JOBS ?= 3
 PYTEST := python -m pytest -n 2
 

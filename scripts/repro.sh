@@ -12,5 +12,8 @@ each() { xargs -P "${JOBS}" -I {} bash -o pipefail -c "dvc --wait-for-lock repro
 JOBS=${1:-3}
 stages=$(dvc stage list --name-only)
 sed -n 's/^partition@//p' <<< "$stages" | each "partition@{}"
-sed -n 's/^train@//p' <<< "$stages" | each "--single-item train@{} evaluate@{}"
-dvc repro --quiet # stages that were added
+# One method after the other: the first ones, networks, take long, and baselines fill the gaps at the end.
+sed -n 's/^train@//p' <<< "$stages" |
+  awk -F- '!($NF in place) { place[$NF] = ++methods } { print place[$NF], $0 }' | sort -sn | cut -d' ' -f2- |
+  each "--single-item train@{} evaluate@{}"
+! grep -Evq '^(fetch|featurize|partition|train|evaluate)@' <<< "$stages" || dvc repro --quiet # stages that were added

@@ -75,7 +75,7 @@ def test_all_bad_items_are_named_and_the_others_finished(config: ComputeConfig) 
     ("function", "config", "items", "kind", "message"),
     [
         # These end the work at once.
-        *((NO_CONFIG, form, 1000, ConfigError, "1") for form in (SERIAL, TWO)),
+        (NO_CONFIG, SERIAL, 1000, ConfigError, "1"),
         *((FULL_DISK, form, 1000, OSError, "[Errno 28] 1") for form in (SERIAL, TWO)),
         # These cannot be read again where they are raised in a worker.
         (partial(work.fail, error=partial(work.ForeignError, other=2)), TWO, 1, RuntimeError, "ForeignError: 1 and 2"),
@@ -96,15 +96,11 @@ def test_a_result_that_cannot_be_sent_is_named_and_ends_no_worker() -> None:
 
 
 def test_the_work_of_a_dead_worker_is_repeated_and_a_graph_that_always_ends_it_is_named(tmp_path: Path) -> None:
-    function = partial(work.die, folder=tmp_path, deadly={2, 5}, deaths=1)
-    assert [*map_graphs(function, range(60), TWO, "test")] == [*range(60)]
+    treated, error = work.treated_and_error(partial(work.die, folder=tmp_path, deaths={2: 1, 5: 9}), range(60), ONCE)
+    assert treated == [item for item in range(60) if item != 5]
     assert len([*tmp_path.iterdir()]) < 120, "results before a death are kept"
-    treated, error = work.treated_and_error(partial(function, deaths=99), range(8), ONCE)
-    assert treated == [0, 1, 3, 4, 6, 7]
-    assert isinstance(error, ExceptionGroup)
-    assert [str(one).partition(";")[0] for one in error.exceptions if isinstance(one, ComputeError)] == [
-        f"test: {item}: its worker died, SIGKILL(-9)" for item in (2, 5)
-    ]
+    assert isinstance(error, ComputeError)
+    assert str(error).startswith("test: 5: its worker died, SIGKILL(-9); ")
 
 
 SCRIPT = """
@@ -147,12 +143,12 @@ def test_any_number_of_workers_writes_the_same_bytes(
     address: str, tiny_collections: Path, tmp_path: Path, settings: Settings
 ) -> None:
     collection, config = Collection.parse(address), settings()
-    for workers in (0, 3):
+    for workers in (0, 2):
         compute, root = compute_config(workers=workers) if workers else SERIAL, tmp_path / str(workers)
         featurize_collection(tiny_collections / "raw", collection, config.featurize, root / "features", compute)
         partition_collection(root / "features", config.partition, root / "segments", compute)
     assert len(_digests(tmp_path / "0")) > 30
-    assert _digests(tmp_path / "0") == _digests(tmp_path / "3")
+    assert _digests(tmp_path / "0") == _digests(tmp_path / "2")
 
 
 @pytest.fixture
@@ -196,13 +192,13 @@ folder = Path("deaths")
 results = list(map_graphs(process_of, range(40), config, "test", outputs=[folder]))
 assert [item for item, _, _ in results] == [*range(40)] and not [*folder.glob(".shared.*")]
 assert {threads for _, _, threads in results} == {"1"}
-once = partial(die, folder=folder, deadly={2, 5}, deaths=1)
+once = partial(die, folder=folder, deaths={2: 1, 5: 1})
 assert list(map_graphs(once, range(8), config, "test")) == [*range(8)]
 assert len([*folder.iterdir()]) == 10
 for name, compute in (("here", SERIAL), ("there", config)):
     collection, settings = Collection.parse("layout:synthetic:random"), FeaturizeConfig.model_validate_json(featurize)
     featurize_collection(Path(raw), collection, settings, Path(name), compute)
-for function, items in [(partial(die, folder=folder, deadly={9}, deaths=9), range(8, 11)), (even, range(3)),
+for function, items in [(partial(die, folder=folder, deaths={9: 9}), range(8, 11)), (even, range(3)),
                         (FULL_DISK, range(1, 100))]:
     treated, error = treated_and_error(function, items, config)
     print(treated, type(error).__name__, str(error)[:40], sep="|")

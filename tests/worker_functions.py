@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -36,11 +36,11 @@ def fail(item: int, error: Callable[[int], BaseException]) -> NoReturn:
     raise error(item)
 
 
-def die(item: int, folder: Path, deadly: set[int], deaths: int) -> int:
-    """Return the item; the first calls of a deadly item kill the process."""
+def die(item: int, folder: Path, deaths: Mapping[int, int]) -> int:
+    """Return the item, if it has killed the process as often as `deaths` says."""
     calls = len([*folder.glob(f"{item}.*")])
     (folder / f"{item}.{calls}").touch()
-    if item in deadly and calls < deaths:
+    if calls < deaths.get(item, 0):
         os.kill(os.getpid(), signal.SIGKILL)
     return item
 

@@ -59,8 +59,9 @@ def test_registered_models(make_run: MakeRun) -> None:
         model_folder(f"models:/{NAME}/2")
 
 
-def test_references_without_a_model(make_run: MakeRun, tmp_path: Path) -> None:
+def test_references_without_a_model(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_run()
+    monkeypatch.chdir(tmp_path)  # a clone has a folder of models once the pipeline has run
     client, empty = MlflowClient(), mlflow.MlflowClient().create_run("0").info.run_id
     client.create_registered_model(NAME)
     references: list[tuple[Any, str]] = [
