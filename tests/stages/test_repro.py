@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "scripts/repro.sh"
-STAGES = ("fetch@layout/a", "partition@layout/a", "partition@tile/b", "train@layout/a-full", "train@tile/b-full")
+TRAININGS = ("layout/a-full", "layout/a-trees", "tile/b-full")
+STAGES = ("fetch@layout/a", "partition@layout/a", "partition@tile/b", *(f"train@{name}" for name in TRAININGS))
 DVC = """#!/usr/bin/env bash
 case "$1" in
   status) [ -e done ] ;;
@@ -19,9 +20,9 @@ esac
 """
 
 
-def repro(folder: Path, failing: str = "nothing") -> tuple[int, str, list[str]]:
+def repro(folder: Path, failing: str = "nothing", *added: str) -> tuple[int, str, list[str]]:
     """Return the exit status, the output and the calls of DVC, in whose place is a script."""
-    (folder / "dvc").write_text(DVC.replace("STAGES", " ".join(STAGES)))
+    (folder / "dvc").write_text(DVC.replace("STAGES", " ".join((*STAGES, *added))))
     (folder / "dvc").chmod(0o755)
     environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "FAILING": failing}
     done = subprocess.run(
@@ -31,18 +32,19 @@ def repro(folder: Path, failing: str = "nothing") -> tuple[int, str, list[str]]:
     return done.returncode, done.stdout, calls
 
 
-def test_trainings_follow_the_preparation_of_all_collections(tmp_path: Path) -> None:
-    status, output, calls = repro(tmp_path)
+@pytest.mark.parametrize("added", [(), ("plots",)])
+def test_trainings_follow_all_collections_and_baselines_the_networks(added: tuple[str, ...], tmp_path: Path) -> None:
+    status, output, calls = repro(tmp_path, "nothing", *added)
     assert status == 0
     assert {call.rpartition(" ")[2] for call in calls[:2]} == {"partition@layout/a", "partition@tile/b"}
-    assert {call.rpartition("item ")[2] for call in calls[2:4]} == {
-        "train@layout/a-full evaluate@layout/a-full",
-        "train@tile/b-full evaluate@tile/b-full",
-    }
+    trained = [f"train@{name} evaluate@{name}" for name in ("layout/a-full", "tile/b-full", "layout/a-trees")]
+    begun = [call.rpartition("item ")[2] for call in calls[2:5]]
+    assert (sorted(begun[:2]), begun[2:]) == (trained[:2], trained[2:])
+    assert calls[5:] == ["repro --quiet"] * len(added)
     assert "tile/b-full | working on evaluate@tile/b-full" in output
 
 
-@pytest.mark.parametrize(("failing", "calls"), [("partition@tile/b", 2), ("train@tile/b-full", 4)])
+@pytest.mark.parametrize(("failing", "calls"), [("partition@tile/b", 2), ("train@tile/b-full", 5)])
 def test_a_failure_is_that_of_the_pipeline(failing: str, calls: int, tmp_path: Path) -> None:
     status, _, called = repro(tmp_path, failing)
     assert (status != 0, len(called)) == (True, calls)
