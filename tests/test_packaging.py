@@ -46,6 +46,9 @@ NOT_IMPORTED = {
 MODULES = [path for path in sorted(SOURCE.rglob("*.py")) if not path.name.endswith("_pb2.py")]
 
 
+all_distributions = cache(packages_distributions)
+
+
 @cache
 def imported(path: Path) -> frozenset[str]:
     """Return the distributions that a module imports, at its top or inside functions."""
@@ -62,7 +65,7 @@ def imported(path: Path) -> frozenset[str]:
 @cache
 def _distribution(name: str) -> str:
     """Return the distribution of a top-level import: a declared one, where several share a namespace."""
-    found = sorted(map(canonicalize_name, packages_distributions().get(name, [name])))
+    found = sorted(map(canonicalize_name, all_distributions().get(name, [name])))
     return next((one for one in found if one in DECLARED), found[0])
 
 
