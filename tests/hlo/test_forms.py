@@ -191,6 +191,8 @@ XZ = lzma.compress(TEXT.encode(), filters=[{"id": lzma.FILTER_LZMA2, "dict_size"
         XZ[:40],
         zipped(TEXT.encode()) + b"more",
         zipped(zipped(TEXT.encode())),
+        b" \n" * 64 + b"text",  # took forever
+        b"/* HLO */ " * 64 + b"text",
     ],
 )
 def test_damaged_files_and_other_texts_are_refused(tmp_path: Path, content: bytes) -> None:

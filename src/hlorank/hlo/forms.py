@@ -26,9 +26,10 @@ _COMPRESSIONS: dict[bytes, tuple[str, Callable[[], Any]]] = {
 COMPRESSED = ("", ".xz", ".gz")
 """Suffixes of files that are read."""
 
-_HLO = re.compile(rb"(?:\s+|//[^\n]*\n|/\*.*?\*/)*HloModule\b", re.DOTALL)
+# Possessive, as other texts with many blanks or comments at the start would take forever.
+_HLO = re.compile(rb"(?>\s+|//[^\n]*\n|/\*.*?\*/)*+HloModule\b", re.DOTALL)
 _BYTECODE = b"ML\xefR"
-_MLIR = re.compile(rb"(?:\s+|//[^\n]*\n)*(?:module\b|\"builtin\.module\"|func\.func\b|#\w+ =|!\w+ =)")
+_MLIR = re.compile(rb"(?>\s+|//[^\n]*\n)*+(?:module\b|\"builtin\.module\"|func\.func\b|#\w+ =|!\w+ =)")
 _CONTROL = bytes({*range(32), 127}.difference(b"\t\n\r\f"))
 _PLACE = re.compile(r"(?:was parsing |-:)(\d+):(\d+): error: (.*)")
 _INSTRUCTION = re.compile(r"\s*(?:ROOT\s+)?(%?[\w.\-]+)\s*=")
