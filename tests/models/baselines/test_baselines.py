@@ -20,6 +20,7 @@ from hlorank.models.baselines.baseline import BASELINES, Baseline, BaselineSpec,
 from hlorank.models.baselines.pooled_features import COPY_COLUMNS, PooledGraph, changed_column, pooled_columns
 from hlorank.models.baselines.predictors import Analytical, Linear, Predictor, RandomRanker, Trees
 from hlorank.models.graph_inputs import InputSizes
+from hlorank.models.scoring import load_trained
 from hlorank.models.serialization import input_sizes, load_model, sealed
 from hlorank.version import __version__
 from tests.sections import baseline_config
@@ -211,6 +212,7 @@ def test_a_loaded_baseline_gives_the_same_scores(method: str, store: FeatureStor
     assert len(np.unique(scores)) > 1
     np.testing.assert_array_equal(scores, Baseline(predictor, sizes).score(graph, 2**30))
     np.testing.assert_array_equal(loaded.score(graph, 1), scores)
+    np.testing.assert_array_equal(load_trained(tmp_path, 2**30).score(graph, None), scores)
     assert len(loaded.embed(graph)) == graph.distinct
     save_baseline(tmp_path / "again", predictor, spec)
     for name in (WEIGHTS, SPEC):
