@@ -108,6 +108,8 @@ def test_attention_ranks_whole_groups_together(
     for group in range(3):
         together = scores_of(model, graph, rows[group::3]).detach()
         np.testing.assert_allclose(scores[group::3], together, rtol=1e-12)
+        total = sum_segments(model, graph, rows, MEMORY)[group::3]  # which head finetuning calls
+        np.testing.assert_array_equal(total, sum_segments(model, graph, rows[group::3], MEMORY))
     # The bound of memory changes no score.
     np.testing.assert_array_equal(score_configurations(model, graph, rows, 1), scores)
     monkeypatch.setattr(scoring, "RANKED_TOGETHER", 128)

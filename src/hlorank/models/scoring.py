@@ -133,9 +133,13 @@ def sum_segments(
     """Compute the sum of the embeddings of all segments under distinct configurations: (configurations, embedding).
 
     Segments are computed one after the other, each for as many distinct local configurations at once as fit into
-    `memory_bytes` of activations, but at least one; if a layer mixes configurations, for all at once.
+    `memory_bytes` of activations, but at least one; if a layer mixes configurations, group by group, see `_chunks`.
     """
     total = torch.zeros(len(configurations), model.embedding_width, dtype=model.dtype, device=model.device)
+    if Mixing.CONFIGURATIONS in model.recipe.mixing and len(configurations) > RANKED_TOGETHER:
+        for group in _chunks(model, len(configurations), memory_bytes):
+            total[group] = sum_segments(model, graph, configurations[group], memory_bytes, cache)
+        return total
     embedded = total[:0]
     parts = plan_parts(model, graph, configurations, memory_bytes, cache or PlanCache(0))
     with _evaluating(model):
