@@ -24,8 +24,8 @@ from hlorank.version import __version__
 
 log = logging.getLogger(__name__)
 
-# Code that can change the result of a training; the metrics choose its epoch.
-CODE = tuple(f"hlorank.{part}" for part in ("data", "featurize", "metrics", "models", "partition", "training"))
+# Code that can change the result of a training: featurize reads columns of hlo, and metrics choose the epoch.
+CODE = tuple(f"hlorank.{part}" for part in ("data", "featurize", "hlo", "metrics", "models", "partition", "training"))
 # Keys of the section `trainer` that change no more than the order of sums. Two of them change dropout masks, too.
 _HARDWARE, _MASKS = frozenset({"devices", "threads", "workers"}), frozenset({"accelerator", "memory_bytes"})
 
