@@ -7,15 +7,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import grimp
 import pytest
 import torch
 
 from hlorank.config import Config, ConfigError
+from hlorank.data.collection import Split
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import DataError
+from hlorank.models.graph_inputs import GraphLoader
 from hlorank.partition.segment_store import partition_collection
+from hlorank.partition.segments import Partition
 from hlorank.training import prepare as prepare_module
 from hlorank.training.prepare import prepare
 from hlorank.training.process_group import ALONE, ProcessGroup
@@ -128,6 +132,30 @@ def test_method_auto(
         setup = prepared(settings(method="auto", paths__segments=tmp_path / "cut", **values))
     assert setup.spec.method in expected
     assert f"method auto: {setup.spec.method}" in caplog.text
+
+
+@pytest.mark.parametrize("method", ["gst", "auto"])
+def test_the_segments_of_the_graphs_are_open_one_by_one(
+    method: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some systems allow a process 1,024 open files, and the segments of a graph are three."""
+    opened, alive, open_partition = WeakSet[Partition](), list[int](), GraphLoader.open_partition
+
+    def open_and_count(self: GraphLoader, split: Split, name: str) -> Partition | None:
+        alive.append(len(opened))
+        if (partition := open_partition(self, split, name)) is not None:
+            opened.add(partition)
+        return partition
+
+    def first_step(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(GraphLoader, "open_partition", open_and_count)
+    monkeypatch.setattr(GraphLoader, "open", first_step)
+    with pytest.raises(KeyboardInterrupt):
+        prepared(settings(method=method))
+    assert len(alive) > 2
+    assert max(alive) == 1
 
 
 @pytest.mark.parametrize(

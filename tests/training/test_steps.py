@@ -182,20 +182,24 @@ def test_a_working_set_fills_at_most_its_table_entries(bound: int | None, settin
     assert open_data(settings(method="full")).table_entries() == {}
 
 
-def test_the_files_of_few_graphs_are_open_at_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hlorank.training.step_data._OPEN_GRAPHS", 1)
-    config = settings(trainer__workers=0)
+@pytest.mark.parametrize(("collection", "each"), [("layout:synthetic:random", 17), ("tile:synthetic", 9)])
+def test_the_files_of_few_graphs_are_open_at_once(
+    collection: str, each: int, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hlorank.training.step_data._OPEN_FILES", each)
+    config = settings(trainer__workers=0, collection=collection)
     data: Any = open_data(config)
     data.trainer = SimpleNamespace(current_epoch=0)
 
     def files() -> int:
-        root = str(data._graphs.store.root)
+        roots = config.paths.features, config.paths.segments
         links = (Path("/proc/self/fd") / link.name for link in Path("/proc/self/fd").iterdir())
-        return sum(str(link.readlink()).startswith(root) for link in links if link.is_symlink())
+        return sum(str(link.readlink()).startswith(roots) for link in links if link.is_symlink())
 
     before = files()
-    numbers = [files() - before for _ in data.train_dataloader()]
-    assert 0 < max(numbers) <= 2 * min(numbers)  # the graph of the step, and the one before it
+    numbers = {files() - before for _ in data.train_dataloader()}
+    assert each in numbers
+    assert numbers <= {each, 2 * each}  # the graph of the step, and the graph before it
 
 
 ROWS = np.array([4, 1, 9, 7, 0])

@@ -33,8 +33,8 @@ def choose_method(full: Setup, gst: Setup) -> str:
     node states of the cheapest; gst_e those of the other segments that its table is expected to lack. A ConfigError
     says that no method fits.
     """
-    cuts = [gst.graphs.open_partition("train", name) for name in gst.train]
-    counts = [np.ones(1, dtype=np.int64) if cut is None else cut.local_counts for cut in cuts]
+    partitions = (gst.graphs.open_partition("train", name) for name in gst.train)  # open one by one
+    counts = [np.ones(1, dtype=np.int64) if opened is None else opened.local_counts for opened in partitions]
     if max(map(len, counts), default=1) == 1:
         log.info("method auto: full, as no graph has several segments to train")
         return "full"

@@ -126,7 +126,7 @@ def _check_graphs(setup: Setup, ranks: ProcessGroup) -> None:
             f"trainer.graphs_per_step={trainer.graphs_per_step}: {ranks.count} ranks share the graphs of a step; set "
             f"it to at least {ranks.count}, or start fewer ranks"
         )
-    partitions = [setup.graphs.open_partition("train", name) for name in setup.train]
+    partitions = (setup.graphs.open_partition("train", name) for name in setup.train)  # open one by one
     if fewer := sum(partition is not None and partition.segments < sampled for partition in partitions):
         log.warning(
             "segments.sampled=%d: %d of %d training graphs have fewer segments, and train all of theirs; lower it, "

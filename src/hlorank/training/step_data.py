@@ -20,8 +20,8 @@ from hlorank.training.sampling import SAMPLERS, Stream, Targets, generator, rank
 from hlorank.training.setup import Member, Setup
 from hlorank.training.step_plans import PlannedPart, PlannedStep, Step, StepPlanner
 
-# An open graph has a dozen open files, of which some systems allow a process 1,024; tile:xla has 5,709 kernels.
-_OPEN_GRAPHS = 64
+# Files of the graphs that stay open, of which some systems allow a process 1,024, and of each graph with its segments.
+_OPEN_FILES, _FILES_OF_GRAPH = 800, {"layout": 17, "tile": 9}
 
 
 class Ranking(NamedTuple):
@@ -57,7 +57,7 @@ class StepData(lightning.LightningDataModule):
             count = self.settings.validation_configs
             self.valid = rankable_graphs(setup.graphs.store, "train", member.held_out, count)
         self._graphs, self._entries = setup.graphs, setup.graphs.store.entries
-        self._open = lru_cache(_OPEN_GRAPHS)(setup.graphs.open)
+        self._open = lru_cache(_OPEN_FILES // _FILES_OF_GRAPH[setup.graphs.store.spec.kind])(setup.graphs.open)
         self._order = lru_cache(2)(self._round)
         self._steps: DataLoader[Any] | None = None
 
@@ -141,9 +141,9 @@ class StepData(lightning.LightningDataModule):
         states = [entries[name].nodes * min(settings.configs_per_step, entries[name].distinct) for name in self.train]
         if self.planner.method.others == "fresh":
             return np.array(states, dtype=np.float64)
-        partitions = [self._graphs.open_partition("train", name) for name in self.train]
-        shares = [1.0 if cut is None else min(1.0, self.segments.sampled / cut.segments) for cut in partitions]
-        return np.array(states) * shares
+        partitions = (self._graphs.open_partition("train", name) for name in self.train)  # open one by one
+        segments = [1 if partition is None else partition.segments for partition in partitions]
+        return np.array(states) * [min(1.0, self.segments.sampled / count) for count in segments]
 
     @cached_property
     def owners(self) -> NDArray[np.int64] | None:
