@@ -109,7 +109,7 @@ def test_one_tensor_used_twice_has_a_layout_for_each_use(module: HloModuleProto)
     assert [[*call.shape.layout.minor_to_major] for call in calls] == [[0, 1], [1, 0]]
 
 
-@pytest.mark.parametrize("values", [[0, 0], [0], [1, 2], [0, 1, 2], [-1, 0, 1, -1, -1, 5]])
+@pytest.mark.parametrize("values", [[0, 0], [0], [1, 2], [0, 1, 2], [-1, 0, 1, -1, -1, 5], [-1, 0, 1], [0, -1, 1]])
 def test_layouts_that_are_no_permutation_are_refused(module: HloModuleProto, values: list[int]) -> None:
     space = layout_space(module)
     with pytest.raises(DataError, match="node_config_feat of node 2, input"):

@@ -65,7 +65,8 @@ class LayoutSpace:
         layouts = configuration.reshape(self.nodes, len(LAYOUT_TENSORS), LAYOUT_DIMS)
         for node, tensor in np.ndindex(self.ranks.shape):
             rank, layout = int(self.ranks[node, tensor]), layouts[node, tensor].tolist()
-            if any(dim != -1 for dim in layout) and sorted(layout) != sorted([*range(rank), *[-1] * (6 - rank)]):
+            ordered = [*sorted(layout[:rank]), *layout[rank:]]
+            if {*layout} != {-1} and ordered != [*range(rank), *[-1] * (LAYOUT_DIMS - rank)]:
                 expected = f"a permutation of {rank} dimensions padded with -1, or all -1"
                 place = f"node_config_feat of node {self.node_ids[node]}, {LAYOUT_TENSORS[tensor]}"
                 raise DataError(place, expected, layout)
