@@ -19,7 +19,7 @@ BEST_TAU, TRAIN_SECONDS = "valid/best_kendall_tau", "train/seconds"
 TRAIN_LOSS, VALID_TAU = "curves/train_loss", "curves/valid_kendall_tau"
 """Metrics of each epoch of a training; MLflow's UI orders charts by prefix, so learning curves come first."""
 EXPERIMENT = "experiment"
-"""Tag of a training's run: the name of its experiment in conf/experiment, if it has one."""
+"""Tag of a training's run: the name of its experiment in conf/experiment, if it has an experiment."""
 
 Float64 = NDArray[np.float64]
 

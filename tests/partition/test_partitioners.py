@@ -92,7 +92,7 @@ def test_segments_halos_and_local_codes_of_any_graph(
         near = set(own)
         for _ in range(hops):
             near |= {end for edge in features.edge_index.tolist() for end in edge if near & set(edge)}
-        assert partition.own(j).tolist() == sorted(own)
+        assert partition.inner(j).tolist() == sorted(own)
         assert partition.halo_of(j).tolist() == sorted(near - own)
         local, codes = layouts.codes[:, np.isin(layouts.node_ids, [*near])], partition.local_codes[:, j]
         same = (local[:, None] == local[None, :]).all(axis=2)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hlorank.files import DataError, read_json, write_json
 from hlorank.metrics import kendall_tau
-from hlorank.models.baselines.baseline import load_joined
+from hlorank.models.baselines.baseline import load_blended
 from hlorank.models.scoring import load_trained
 from hlorank.models.serialization import load_model, sealed
 from hlorank.stages.train import train
@@ -115,7 +115,7 @@ def test_models_and_baselines_are_saved_and_scored_together(
     graphs, taus, parts = open_graphs(config), [], []
     for name in graphs.store.trainable("valid"):
         features, cut = graphs.store.open("valid", name), graphs.open_partition("valid", name)
-        baselines = [one.score(features, MEMORY) for one in load_joined(tmp_path / "joined", spec)]
+        baselines = [one.score(features, MEMORY) for one in load_blended(tmp_path / "joined", spec)]
         every = [model.score(features, cut), *baselines]
         expected = np.average([standardized(one) for one in every], axis=0, weights=spec.weights)
         np.testing.assert_allclose(scorer.score(features, cut), expected, atol=1e-6)

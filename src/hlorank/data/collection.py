@@ -31,7 +31,7 @@ from hlorank.files import DataError, read_json, write_atomic
 
 Kind = Literal["layout", "tile"]
 SPLITS: tuple[Split, ...] = get_args(Split)
-TPU_SOURCES = ("xla", "nlp")  # those of TpuGraphs
+TPU_SOURCES = ("xla", "nlp")  # sources of TpuGraphs
 MAX_UNPACKED_BYTES = 2**28
 RAW = "data/raw"  # where the stage fetch writes collections, as in conf/config.yaml
 EXTRA_SUFFIX = ".extra.npz"  # of files next to the graphs with features beyond the 140 (hlorank.hlo.extra)

@@ -104,10 +104,10 @@ class LayoutConfigurations:
     def from_chunks(
         cls, node_ids: Int64, chunks: Iterable[NDArray[Any]], max_distinct: int | None = None
     ) -> LayoutConfigurations:
-        """Encode raw values (some configurations, configurable nodes, 18) chunk by chunk.
+        """Encode chunks of raw values, (configurations of the chunk, configurable nodes, 18) each.
 
-        The whole is never in memory, and no chunk is read after `max_distinct` rows, by default MAX_LAYOUTS, are
-        exceeded.
+        A DataError says that a chunk has another shape or other values, or that there are more distinct rows than
+        `max_distinct`, by default MAX_LAYOUTS; no chunk is read after that.
         """
         from pandas import factorize  # a heavy import
 
@@ -132,14 +132,14 @@ class LayoutConfigurations:
         rank[order] = np.arange(len(distinct))
         codes: NDArray[Any] = np.empty((rows, len(node_ids)), dtype=rank.dtype)
         start = 0
-        while parts:  # freed one by one
+        while parts:  # each is freed after it is copied
             part = parts.pop(0)
             codes[start : start + len(part)] = rank[part]
             start += len(part)
         return cls(node_ids, unpack_layouts(distinct[order]), codes)
 
     def values(self, rows: slice | Int64 = slice(None)) -> NDArray[np.int8]:
-        """Return the raw values (rows, configurable nodes, 18) of some configurations."""
+        """Return the raw values of configurations: (rows, configurable nodes, 18)."""
         values: NDArray[np.int8] = self.codebook[self.codes[rows]]
         return values
 
@@ -162,7 +162,7 @@ class TileConfigurations:
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
-    """Measured runtimes in nanoseconds, one for each configuration."""
+    """Measured runtimes of configurations, in nanoseconds."""
 
     runtime: Int64  # (configurations,), all positive, or all 0 where labels are withheld
     normalizer: Int64 | None = None  # (configurations,), of the default tile on the same machine; None for layouts

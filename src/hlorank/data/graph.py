@@ -16,7 +16,7 @@ MAX_OPCODE = 120
 # Limits of what is read from files, several times the largest of TpuGraphs.
 MAX_NODES = 250_000
 MAX_EDGES = 2_000_000
-MAX_NAME = 200  # characters of the name of a graph, which is that of its file
+MAX_NAME = 200  # characters of the name of a graph, which is the name of its file
 
 Int64 = NDArray[np.int64]
 Float32 = NDArray[np.float32]

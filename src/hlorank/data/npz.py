@@ -42,7 +42,7 @@ def _expecting(key: str, expected: str, found: str, path: Path) -> Iterator[None
     try:
         yield
     except MemoryError:
-        raise DataError(key, "an array that fits into memory", "a larger one", file=path) from None
+        raise DataError(key, "an array that fits into memory", "a larger array", file=path) from None
     except Exception:
         raise DataError(key, expected, found, file=path) from None
 
@@ -73,7 +73,7 @@ class NpzFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         with ExitStack() as stack:
-            # Our own file, so that leaving the block closes it, also under half-read members.
+            # Opened here, so that leaving the block closes the file, also under half-read members.
             opened = stack.enter_context(open_file(path, _EXPECTED))
             with _expecting("file", _EXPECTED, "a truncated file, or not a zip file", path):
                 self._zip = zipfile.ZipFile(opened)
@@ -101,7 +101,7 @@ class NpzFile:
         member = self._members[key]
         if (encrypted := member.flag_bits & 1) or member.compress_type not in _COMPRESSIONS:
             expected = "a plain or deflated member, as np.savez or np.savez_compressed writes it"
-            found = "an encrypted one" if encrypted else f"compression method {member.compress_type} of zip"
+            found = "an encrypted member" if encrypted else f"compression method {member.compress_type} of zip"
             raise DataError(key, expected, found, file=self.path)
         with _expecting(key, "a .npy member", _DAMAGED, self.path):
             stream = self._zip.open(member)

@@ -54,7 +54,7 @@ def family(name: str) -> str:
     - case and separators: `unet_3d.4x4.bf16` and `unet3d` are one family.
 
     Sizes of the model stay: `L-10_H-768_A-12` is another family than `L-12_H-768_A-12`. A name that is only a
-    hash of 32 digits, as in the official test files, is a family of its own.
+    hash of 32 digits, as in the official test files, is a family.
     """
     text = name.lower()
     if _HASHED.fullmatch(text):

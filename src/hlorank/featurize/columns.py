@@ -1,4 +1,4 @@
-"""Numeric columns of nodes before scaling, the official ones and those of the protobuf; shapes and layouts in them."""
+"""Numeric columns of nodes before scaling, of the official files and of the protobuf; shapes and layouts in them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hlorank.hlo.node_features import ELEMENT_TYPE
 NUMERIC_COLUMNS = NODE_FEATURES - LAYOUT_DIMS  # the last six are minor_to_major, which are in node_layout
 DIMS = slice(21, 21 + LAYOUT_DIMS)
 """Columns of a node's dimensions."""
-DIMS_PRODUCT = 28  # product of all dimensions, also of those beyond the sixth
+DIMS_PRODUCT = 28  # product of all dimensions, the seventh and later ones included
 # By column: invalid, pred, s8 to s64, u8 to u64, f16 to f64, bf16, c64, c128, tuple, opaque, token.
 _ELEMENT_BYTES = np.array([0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 0, 0, 0])
 
@@ -23,8 +23,8 @@ _ELEMENT_BYTES = np.array([0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 0, 0
 def node_columns(graph: Graph, options: FeaturizeConfig, extra: Extra | None) -> NDArray[np.float32]:
     """Return the columns of all nodes from which a `ColumnTransform` selects, (nodes, 134 + extra) float32.
 
-    They are the node features without minor_to_major, then with `options.protobuf` the columns that
-    `FeatureSpec.extra_columns` names, of the extra features that `read_extra` returns; without these, a DataError.
+    They are the node features without minor_to_major; with `options.protobuf` then the extra features that `read_extra`
+    returns, whose columns `FeatureSpec.extra_columns` names. Extra features that are missing are a DataError.
     """
     columns = graph.node_feat[:, :NUMERIC_COLUMNS]
     if not options.protobuf:

@@ -94,8 +94,7 @@ class FeatureSpec(Section):
     tile_columns: ColumnTransform | None
     # (vocabulary,) increasing, the known opcodes seen in train; index 0 of the vocabulary is kept for all others
     opcodes: UInt8Array
-    # (vocabulary + 1, opcode_width) the embeddings, in row 0 that of unknown opcodes; zeros for opcodes without edges
-    # in train
+    # (vocabulary + 1, opcode_width) the embeddings, row 0 for unknown opcodes; zeros for opcodes without edges in train
     opcode_embedding: Float32Array
     inputs: str  # fingerprint of the options and the raw files that it was fitted on
 

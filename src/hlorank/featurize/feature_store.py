@@ -35,7 +35,7 @@ _CONFIGURATION_ARRAYS = {"row_of", "runtime", "normalizer", "codebook", "sizes",
 
 
 class GraphEntry(Section):
-    """Sizes of a pruned graph, of the raw one, and the reason to skip it, known without opening its arrays."""
+    """Sizes of a pruned graph and of the raw graph, and the reason to skip it, known without opening its arrays."""
 
     nodes: int
     edges: int
@@ -74,7 +74,7 @@ def graph_folder(root: Path, split: Split, name: str) -> Path:
 
 
 def remove_other_graphs(root: Path, graphs: Mapping[Split, Collection[str]]) -> None:
-    """Remove folders of graphs that are not among `graphs`, and those that a kill left behind."""
+    """Remove folders of graphs that are not among `graphs`, and folders that a kill left behind."""
     for split, names in graphs.items():
         wanted = {graph_folder(root, split, name) for name in names}
         for folder in set((root / "graphs" / split).glob("*")) - wanted:

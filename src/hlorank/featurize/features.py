@@ -48,7 +48,7 @@ class GraphFeatures:
     opcode: NDArray[np.uint8]  # (nodes,) index into the opcode vocabulary, 0 = unknown
     node_layout: NDArray[np.int8]  # (nodes, 6) minor_to_major padded with -1
     edge_index: NDArray[np.int64]  # (edges, 2) row [u, v]: u consumes the output of v
-    node_splits: NDArray[np.int64]
+    node_splits: NDArray[np.int64]  # (computations + 1,) boundaries of blocks of nodes, first 0, last `nodes`
     configurations: LayoutFeatures | TileFeatures
     row_of: NDArray[np.int64]  # (configurations,) the distinct configuration of each original row
     runtime: NDArray[np.int64]  # (configurations,) nanoseconds of each original row, all 0 if withheld
@@ -91,7 +91,7 @@ class GraphFeatures:
 
 
 def distinct_rows(rows: NDArray[Any]) -> tuple[Int64, Int64]:
-    """Return where each distinct row of an array first appears, (distinct,), and the distinct row of each, (rows,).
+    """Return the first row of each distinct row of an array, (distinct,), and the distinct row of each row, (rows,).
 
     The result is exact, as the bytes of whole rows are compared, in linear time; 0.0 and -0.0 are equal.
     """
@@ -113,7 +113,7 @@ def column_blocks(array: NDArray[Any]) -> Iterator[tuple[slice, NDArray[Any]]]:
 
 
 def in_chunks(function: Callable[[Int64], NDArray[AnyNumber]], rows: Int64, most: int) -> NDArray[AnyNumber]:
-    """Concatenate the results of a function of numbers of rows, called for at most so many (at least one) at once."""
+    """Concatenate the results of a function of numbers of rows, called for at most `most` rows, but at least one."""
     step = max(1, most)
     return np.concatenate([function(rows[start : start + step]) for start in range(0, max(1, len(rows)), step)])
 

@@ -77,7 +77,7 @@ def featurize_files(
             collection, config, map_graphs(sample, files["train"], compute, "featurize: statistics", outputs=[output])
         )
     except (DataError, ExceptionGroup):
-        # All damaged files are named, not only those of the train split.
+        # All damaged files are named, not only files of the train split.
         check = partial(_read, kind=collection.kind, protobuf=config.protobuf)
         every = [path for split in SPLITS for path in files[split]]
         for _ in map_graphs(check, every, compute, "featurize: check", outputs=[output]):
@@ -97,7 +97,7 @@ def featurize_files(
 
 
 def store_official(files: Mapping[Split, Sequence[Path]], kind: Kind, output: Path) -> None:
-    """Write the official columns of every graph into a store, as `featurize_collection` does features."""
+    """Write the official columns of every graph into a store, as `featurize_collection` writes features."""
     (output / INDEX_FILE).unlink(missing_ok=True)
     index = _store_graphs(SERIAL, files, kind, None, output)
     write_json(output / INDEX_FILE, index.model_dump(mode="json"))
@@ -106,7 +106,7 @@ def store_official(files: Mapping[Split, Sequence[Path]], kind: Kind, output: Pa
 def _store_graphs(
     compute: ComputeConfig, files: Mapping[Split, Sequence[Path]], kind: Kind, spec: FeatureSpec | None, output: Path
 ) -> Index:
-    """Store the graphs that are out of date, remove other graphs, and return the index; without spec: raw columns."""
+    """Store graphs that are out of date, remove other graphs, and return the index; `spec` None: official columns."""
     tasks = [(split, path) for split in SPLITS for path in files[split]]
     columns = "official" if spec is None else spec.fingerprint
     made_by = {"spec": columns, "code": code_digest(*CODE)}
@@ -121,7 +121,7 @@ def _store_graphs(
 
 
 def _source(path: Path, protobuf: bool) -> str:
-    """Return the SHA-256 of the files that a graph is read from: its npz file and those next to it."""
+    """Return the SHA-256 of the files that a graph is read from: its npz file and the files next to it."""
     files = [path, *([existing_extra(path)] if protobuf else []), sidecar_path(path)]
     return " ".join(sha256_file(file) for file in files if file.is_file())
 

@@ -27,7 +27,7 @@ class Axis(NamedTuple):
     """Places along one dimension of an operand that are read for one element of a result.
 
     They are (stride * r + dilation * k) / base up to an offset, where they are whole: r is the element's place along
-    dimension `result`, 0 without one, and k runs over the reduced dimension `reduced`.
+    dimension `result`, 0 for None, and k runs over the reduced dimension `reduced`.
     """
 
     result: int | None = None
@@ -48,10 +48,10 @@ class Access(NamedTuple):
 
 
 class Accesses:
-    """The instructions of a graph with their shapes, and what each one reads of its operands.
+    """The instructions of a graph with their shapes, and what each instruction reads of its operands.
 
-    Of each node there are its at most six `dims`, those of an empty array at least 1; its layout `minor_to_major`,
-    row-major where none is known; its `operands` with the roots of the computations that it calls; the opcode in
+    Of each node there are its dimensions in `dims`, at most six and at least 1 each; its layout in `minor_to_major`,
+    row-major where no layout is known; its `operands` with the roots of the computations that it calls; its opcode in
     `names`, empty if unknown; and the `element_bytes` of its result, 0 for tuples.
     """
 
@@ -219,7 +219,7 @@ def _irregularities(batch: int, of_left: Sequence[int], of_right: Sequence[int])
 
 
 def _axes_of(rank: int, batch: int, chosen: Sequence[int], first_free: int) -> tuple[Axis, ...]:
-    """Return the axes of an operand, given its batch and contracted dimensions, and the result's first free one."""
+    """Return the axes of an operand from its batch and contracted dimensions, and its first free one in the result."""
     known = {dim: Axis(place) if place < batch else Axis(reduced=place - batch) for place, dim in enumerate(chosen)}
     free = iter(range(first_free, first_free + rank))
     return tuple(known.get(dim) or Axis(next(free)) for dim in range(rank))
@@ -276,7 +276,7 @@ def _convolutions_fit(feat: Float32, left: Float32, right: Float32) -> NDArray[n
     output_batch, output_feature = sizes(feat[:, DIMS], "convolution_output_batch_and_feature").T
     spatial = sizes(right, "convolution_kernel_spatial")
     window = values("window_size")[:, : spatial.shape[1]]
-    # Modules older than groups have 0 of them, which means one.
+    # Modules older than groups have 0 groups, which means 1.
     batch_groups, feature_groups = (
         np.maximum(values(groups)[:, 0], 1) for groups in ("batch_group_count", "feature_group_count")
     )

@@ -47,16 +47,16 @@ _MOVING = [
 def _kept_in_order(before: Int64, after: Int64, sizes: NDArray[Any]) -> tuple[Int64, Int64, NDArray[np.bool_], Any]:
     """Compare layouts (..., 6), minor_to_major padded with -1, of tensors of sizes (..., 6), 0 for no dimension.
 
-    A layout of fewer dimensions, as those of TPUs are, gives the order of the minor ones. The result is both layouts
-    without dimensions of size 1, which change no order in memory; which dimensions from the minor one outwards a copy
-    leaves in place, (..., 6); and the number of elements that stay contiguous.
+    A layout of fewer dimensions, as on TPUs, gives the order of the minor dimensions. The result is both layouts
+    without dimensions of size 1, which change no order in memory; a mask of the dimensions, (..., 6) from the minor
+    dimension outwards, that a copy leaves in place; and the number of elements that stay contiguous.
     """
     dims = np.pad(np.maximum(sizes, 1).astype(np.float64), [(0, 0)] * (sizes.ndim - 1) + [(0, 1)], constant_values=1)
 
     def without_ones(layouts: Int64) -> Int64:
-        one = np.take_along_axis(dims, layouts % (LAYOUT_DIMS + 1), axis=-1) == 1
-        order = np.argsort(one, axis=-1, kind="stable")
-        return np.asarray(np.take_along_axis(np.where(one, -1, layouts), order, axis=-1))
+        single = np.take_along_axis(dims, layouts % (LAYOUT_DIMS + 1), axis=-1) == 1
+        order = np.argsort(single, axis=-1, kind="stable")
+        return np.asarray(np.take_along_axis(np.where(single, -1, layouts), order, axis=-1))
 
     before, after = without_ones(before), without_ones(after)
     same = np.logical_and.accumulate((before == after) | (after < 0), axis=-1)
@@ -65,12 +65,12 @@ def _kept_in_order(before: Int64, after: Int64, sizes: NDArray[Any]) -> tuple[In
 
 
 def copy_moves(own: NDArray[np.int8], shares: Float32, layouts: NDArray[np.int8], shapes: Float32) -> Float32:
-    """Return what it takes to copy output, input and kernel from their own layouts, (rows, 18), to others.
+    """Return the cost of copies of output, input and kernel from their layouts in the graph, `own`, to `layouts`.
 
-    A layout without dimensions moves nothing. `shapes` are the dimensions, 0 for none, and `shares`, (rows, 3), the
-    tensors' shares in the bytes of the graph. The result, (rows, 3), has sums of the shares of tensors whose layout
-    differs; of tensors whose minor dimension differs; and of the first ones, each divided by sqrt(elements that stay
-    contiguous).
+    Both are (rows, 18); a layout without dimensions moves nothing. `shapes`, (rows, 18), are the dimensions, 0 for
+    none, and `shares`, (rows, 3), the tensors' shares in the bytes of the graph. The result, (rows, 3), has the sum of
+    the shares of tensors whose layout differs, the sum of the shares of tensors whose minor dimension differs, and the
+    sum of share / sqrt(elements that stay contiguous) over tensors whose layout differs.
     """
     source, target = (part.reshape(_TENSORS).astype(np.int64) for part in (own, layouts))
     before, _, same, run = _kept_in_order(source, target, shapes.reshape(_TENSORS))
@@ -84,7 +84,7 @@ def copied_bytes(before: Int64, after: Int64, sizes: Int64, item_bytes: Int64) -
     """Return the bytes of copies of tensors, by how they are read.
 
     A copy is a loop nest over the new layout, from the minor dimension outwards. It reads in order if both layouts have
-    the same minor dimension. Otherwise each element lies in another cache line, and a line is read again after as many
+    the same minor dimension. Otherwise each element is in another cache line, and a line is read again after as many
     iterations as the loops within the old minor dimension have.
 
     Layouts and sizes are (copies, 6), as `_kept_in_order` takes them. The result, (copies, `READS`), is zero for equal
@@ -233,7 +233,7 @@ def _whole_numbers(columns: Float32) -> NDArray[np.int32]:
 def _set_axes(
     graph: Graph, axes: NDArray[np.int32], shape: NDArray[np.int32], users: Int64, operands: Int64
 ) -> NDArray[np.bool_]:
-    """Set the axes of the transposes that the features describe, and return which they are."""
+    """Set the axes of the transposes that the features describe, and return the mask of these transposes."""
     read = _whole_numbers(graph.node_feat[users, DIMENSIONS.start : DIMENSIONS.stop])
     unused = np.arange(LAYOUT_DIMS) >= (shape[users] > 0).sum(axis=1, keepdims=True)
     read = np.where(unused, np.arange(LAYOUT_DIMS, dtype=np.int32), read)
@@ -245,7 +245,7 @@ def _set_axes(
 
 
 def _reaching(nodes: int, uses: Int64, ends: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which uses (uses, 3) of operations that take any layout can pass a layout from or to an end, (uses,).
+    """Return the mask, (uses,), of uses (uses, 3) by operations of any layout that can pass one from or to an end.
 
     Ends, (nodes,), have a configured layout, or a configured node demands a layout of them.
     """

@@ -71,14 +71,14 @@ class TiledKernel:
     """A kernel and the tiles of its configurations.
 
     The root is the last node, or the root of the computation that it calls. A tile covers `output` elements of its
-    result along each dimension, and `reduced` ones along those that the last dot, convolution or reduction before it
-    reduces. Bounds that are 0 cover the whole dimension.
+    result along each dimension, and `reduced` elements along the dimensions that the last dot, convolution or reduction
+    before the root reduces. Bounds that are 0 cover the whole dimension.
 
-    Bounds of TPUs count registers of 8 x 128 elements, major dimension first. They are those of the last dot or
-    convolution, of its result and of its second operand; else of what a reduction at the root reduces, else of the
-    root. Inferred from the raw record of TpuGraphs, whose largest bounds are those of these shapes.
+    Bounds of TPUs count registers of 8 x 128 elements, major dimension first. They bound the result and the second
+    operand of the last dot or convolution; without either, the operand that a reduction at the root reduces, or the
+    root. This is inferred from the raw record of TpuGraphs, where the largest bounds have these shapes.
 
-    Sizes and extents have the minor dimension first, reduced ones are in reverse order, and `all_sizes` and
+    Sizes and extents have the minor dimension first, reduced dimensions are in reverse order, and `all_sizes` and
     `all_extents` have both; `inputs` are the arrays without operands that are read.
     """
 
@@ -165,7 +165,7 @@ class TiledKernel:
 
     @property
     def innermost(self) -> int | None:
-        """The loop that runs over contiguous elements in most arrays, among those of more than one step; else None."""
+        """The loop of several steps that runs over contiguous elements in the most arrays; None without such a loop."""
         arrays = [*self.inputs, self.result, self.result] if self._fused else self.inputs
         moving = [place for place, extent in enumerate(self.all_extents) if extent > 1]
         return max(moving, key=lambda place: sum(array.order(self._loops[place]) for array in arrays), default=None)
@@ -182,7 +182,7 @@ def _root(accesses: Accesses, graph: Graph) -> int:
 
 
 def _contraction(accesses: Accesses, root: int, names: Sequence[str]) -> tuple[int | None, tuple[int, ...]]:
-    """Return the last contraction of some opcodes up to the root, and the sizes of its reduced dimensions."""
+    """Return the last contraction up to the root with an opcode of `names`, and the sizes of its reduced dimensions."""
     for node in range(root, -1, -1):
         if accesses.names[node] in names and (sizes := accesses.access(node).reduced):
             return node, sizes[:LAYOUT_DIMS]
@@ -190,7 +190,7 @@ def _contraction(accesses: Accesses, root: int, names: Sequence[str]) -> tuple[i
 
 
 def _node_of_rank(accesses: Accesses, root: int, rank: int) -> int:
-    """Return the root if it has so many dimensions, else its largest operand that has, else the root."""
+    """Return the root if it has `rank` dimensions, else its largest operand of this rank, else the root."""
     sizes = {node: np.prod(accesses.dims[node], dtype=np.float64) for node in accesses.operands[root]}
     nodes = [root, *sorted(accesses.operands[root], key=sizes.__getitem__, reverse=True)]
     return next((node for node in nodes if rank and len(accesses.dims[node]) == rank), root)
@@ -223,7 +223,7 @@ def _followed(
 
 
 def _filled(array: _Array, accesses: Accesses, operand: int) -> tuple[Float64, list[Mapping[int, int]]]:
-    """Return sizes and steps in an operand of another shape: as many elements, from the minor dimension on."""
+    """Return sizes and steps in an operand of another shape: the same number of elements, from the minor dimension."""
     dims, order = accesses.dims[operand], accesses.minor_to_major[operand]
     left, sizes = array.sizes.prod(axis=1), np.ones((len(array.sizes), len(dims)))
     steps: list[Mapping[int, int]] = [{} for _ in dims]
@@ -305,7 +305,7 @@ def tile_names(derived: Sequence[str]) -> list[str]:
 def tile_columns(graph: Graph, feat: Float32, derived: Sequence[str], on_tpu: bool = False) -> Float32:
     """Return the official columns of tiles, (configurations, 24), with the derived ones, `tile_names`, after them.
 
-    `derived` is the setting `featurize.derived`; `on_tpu` is true if the bounds are those of TPUs, in registers.
+    `derived` is the setting `featurize.derived`; `on_tpu` is true if the bounds count registers of TPUs.
     """
     functions = [function for key, (_, function) in GROUPS.items() if key in derived]
     if not functions:

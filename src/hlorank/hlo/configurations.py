@@ -67,7 +67,7 @@ def _layout_chunks(runs: Sequence[tuple[int, ConfigProfile]], nodes: int) -> Ite
             field = f"runs[{index}].module_config.layout_config.nodes"
             layouts = run.module_config.layout_config.nodes
             if len(layouts) != nodes:
-                raise DataError(field, f"one for each of {nodes} configurable nodes", len(layouts))
+                raise DataError(field, f"an entry for each of {nodes} configurable nodes", len(layouts))
             chunk.append([_node_layout(layout, f"{field}[{i}]") for i, layout in enumerate(layouts)])
         yield np.array(chunk, dtype=np.int32)
 
@@ -78,7 +78,7 @@ def is_configurable(instruction: HloInstructionProto) -> bool:
 
 
 def default_layout(program: Program) -> tuple[LayoutConfigurations, Measurements]:
-    """Return the compiler's own layouts of a program without runs: one configuration, all -1, its runtime withheld (0).
+    """Return the configuration that leaves all layouts of a program to the compiler, its runtime withheld (0).
 
     A program without a convolution, dot or reshape of at most six dimensions is refused with NothingToConfigureError.
     """

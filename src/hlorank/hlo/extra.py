@@ -49,7 +49,7 @@ def extra_path(graph: Path) -> Path:
 
 
 def _padded(nodes: int, rows: Int64, groups: Sequence[Sequence[Collection[int]]]) -> Int64:
-    """Return the first six values of a list per group for each of `rows`: (nodes, groups, 6), padded with -1."""
+    """Return the first six values of the lists of groups, each with a list for each of `rows`: (nodes, groups, 6)."""
     array = np.full((nodes, len(groups) * _WIDTH), -1, dtype=np.int64)
     for number, lists in enumerate(groups):
         put_lists(array, Columns("", number * _WIDTH, _WIDTH), rows, lists)
@@ -59,8 +59,8 @@ def _padded(nodes: int, rows: Int64, groups: Sequence[Sequence[Collection[int]]]
 def extra_features(program: Program) -> dict[str, Int64]:
     """Compute the extra features of a program's nodes: int64 arrays (nodes, *EXTRA_SHAPES), padded with -1.
 
-    `dot_dimensions` are the contracting axes of the left and right operand, and the batch axes of both;
-    `index_vector_dim` is that of gathers and scatters; `operand_shapes` are those of the first three operands.
+    `dot_dimensions` are the contracting axes of the left and right operand, and the batch axes of both; gathers and
+    scatters have an `index_vector_dim`; `operand_shapes` are the shapes of the first three operands.
     """
     instructions, count = program.instructions, len(program.instructions)
     index_vector_dim = np.full(count, -1, dtype=np.int64)
@@ -102,7 +102,7 @@ def existing_extra(graph: Path) -> Path:
 
 
 def read_extra(graph: Path, nodes: int) -> Extra:
-    """Read the extra features of a graph of so many nodes; a missing, damaged or other file is a DataError."""
+    """Read the extra features of a graph with `nodes` nodes; a missing, damaged or other file is a DataError."""
     path = existing_extra(graph)
     try:
         with NpzFile(path) as file:

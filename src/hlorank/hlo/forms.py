@@ -40,7 +40,7 @@ def _decompressor(data: bytes) -> tuple[str, Callable[[], Any]] | None:
 
 
 def _decompressed(data: bytes, what: str, new: Callable[[], Any]) -> bytes:
-    """Decompress the streams of a file; a damaged file, or one of more than MAX_BYTES, is refused with DataError."""
+    """Decompress the streams of a file; damage, or more than MAX_BYTES, is a DataError."""
     parts: list[bytes] = []
     left = MAX_BYTES + 1
     try:
@@ -51,7 +51,7 @@ def _decompressed(data: bytes, what: str, new: Callable[[], Any]) -> bytes:
             if not left:
                 raise DataError("file", f"at most {MAX_BYTES:,} bytes, decompressed", "more")
             if not stream.eof:
-                raise DataError("file", f"{what} with an end", "a truncated one")
+                raise DataError("file", f"{what} with an end", "a truncated file")
             data = stream.unused_data.lstrip(b"\0")  # streams may be padded
     except (lzma.LZMAError, zlib.error) as error:
         raise DataError("file", what, error) from None
@@ -59,7 +59,7 @@ def _decompressed(data: bytes, what: str, new: Callable[[], Any]) -> bytes:
 
 
 def _is_text(data: bytes) -> bool:
-    """Return whether data is the beginning of a text in UTF-8, which has no control characters; a protobuf has some."""
+    """Return whether data is the beginning of a text in UTF-8 without control characters, which a protobuf has."""
     try:
         getincrementaldecoder("utf-8")().decode(data)  # the last letter may be cut
     except UnicodeDecodeError:
@@ -68,7 +68,7 @@ def _is_text(data: bytes) -> bool:
 
 
 def _language(data: bytes) -> str | None:
-    """Return what XLA calls the language of a program, from its beginning; None for another one."""
+    """Return the language of a program, as XLA calls it, from its beginning; None if it is neither of the two."""
     if data.startswith(_BYTECODE) or _MLIR.match(data, 0, _HEAD):
         return "stablehlo"
     return "hlo" if _HLO.match(data, 0, _HEAD) else None
@@ -134,7 +134,7 @@ def hlo_text(module: bytes) -> str:
 def as_protobuf(file: BinaryIO) -> bytes:
     """Return the serialized protobuf of a program in any form; files that `read_records` refuses are a DataError.
 
-    HLO text and StableHLO, also compressed by xz or gzip, are told apart by the content; other data are a protobuf.
+    HLO text and StableHLO, also compressed by xz or gzip, are recognized by the content; other data are a protobuf.
     """
     file.seek(0)
     data = file.read(MAX_BYTES + 1)

@@ -22,7 +22,8 @@ from hlorank.hlo.program import flatten
 from hlorank.hlo.reader import parse_records, read_records
 from hlorank.hlo.stage import before_layout_assignment, needs_compilation
 
-EXPECTED = "give the .json file that hlorank rank --export wrote; export one of an earlier version again"
+EXPECTED = "give the .json file that hlorank rank --export wrote; export a file of an earlier version again"
+"""Remedy for a file that is no `ModuleConfiguration`."""
 _TENSORS = ("output", "operand 0", "operand 1")
 
 
@@ -54,7 +55,7 @@ class NamedLayout:
 class NamedNodes:
     """Configurable nodes of a module, as `flatten` orders them, with the names of their instructions.
 
-    `assigned` says that the layouts in the module are those that the compiler chose, as after layout assignment.
+    `assigned` says that the compiler chose the layouts in the module, as after layout assignment.
     """
 
     def __init__(self, module: HloModuleProto, node_ids: Int64, *, assigned: bool = False) -> None:
@@ -101,7 +102,7 @@ class TensorLayout(Section):
 
 
 class InstructionLayouts(Section):
-    """Layouts of one instruction, which is found by its node; the names are for the reader."""
+    """Layouts of one instruction, which its node identifies; the names are for the reader."""
 
     node: int
     computation: str
@@ -163,18 +164,18 @@ def module_layouts(module: HloModuleProto, configuration: ModuleConfiguration) -
 
     A configuration of another module, or whose entries were changed to what the module has not, is a DataError.
     """
-    if (own := module_fingerprint(module)) != configuration.fingerprint:
-        raise DataError("fingerprint of the module", configuration.fingerprint, f"{own}, another module")
+    if (known := module_fingerprint(module)) != configuration.fingerprint:
+        raise DataError("fingerprint of the module", configuration.fingerprint, f"{known}, another module")
     space = layout_space(module)
     result = space.default
     named = enumerate(NamedNodes(module, space.node_ids).layouts(result))
-    known = {layouts[0].node: (position, [layout.shape for layout in layouts]) for position, layouts in named}
+    places = {layouts[0].node: (position, [layout.shape for layout in layouts]) for position, layouts in named}
     for entry in configuration.instructions:
         place = f"node {entry.node}, instruction {entry.instruction} of the computation {entry.computation}"
         tensors = [entry.output, *entry.operands]
-        if entry.node not in known:
-            raise DataError(place, f"an instruction to configure in the module {module.name}", "another one")
-        position, shapes = known[entry.node]
+        if entry.node not in places:
+            raise DataError(place, f"an instruction to configure in the module {module.name}", "another instruction")
+        position, shapes = places[entry.node]
         if (given := [tensor.shape for tensor in tensors]) != shapes:
             raise DataError(f"shapes of {place}", ", ".join(shapes), ", ".join(given))
         row = np.full((len(LAYOUT_TENSORS), LAYOUT_DIMS), -1, dtype=np.int8)
@@ -197,7 +198,7 @@ def apply(module: HloModuleProto, configuration: ModuleConfiguration) -> HloModu
 def apply_configuration(program: str | Path | bytes, configuration: str | Path | Mapping[str, Any]) -> bytes:
     """Return the module of a program with the layouts of a configuration as constraints, which XLA obeys.
 
-    A module that is not the ranked one is compiled first, as `hlorank rank` does for the module before any pass.
+    A module with another fingerprint than the configuration is compiled first, as `hlorank rank` compiles modules.
 
     Args:
         program: the file of a program in any form that hlorank reads, or a serialized HloModuleProto or HloProto.
@@ -207,7 +208,7 @@ def apply_configuration(program: str | Path | bytes, configuration: str | Path |
         A serialized HloModuleProto.
 
     Raises:
-        DataError: the configuration is that of another module; or a file cannot be read, or holds several modules.
+        DataError: the configuration is of another module; or a file cannot be read, or holds several modules.
         ConfigError: `configuration` is a mapping with wrong keys.
     """
     if isinstance(configuration, Mapping):

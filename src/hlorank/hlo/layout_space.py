@@ -1,4 +1,4 @@
-"""Layout configurations of a module: their space, searches for those to measure, and their use as constraints."""
+"""Layout configurations of a module: their space, searches in it, and constraints that demand them."""
 
 from __future__ import annotations
 
@@ -106,9 +106,9 @@ def constrained(module: HloModuleProto, space: LayoutSpace, configuration: Layou
     start = 0
     for computation in result.computations:
         size = len(computation.instructions)
-        own = {place - start: layouts[place] for place in range(start, start + size) if place in layouts}
-        if any((row != -1).any() for row in own.values()):
-            _constrain_computation(computation, own)
+        rows = {place - start: layouts[place] for place in range(start, start + size) if place in layouts}
+        if any((row != -1).any() for row in rows.values()):
+            _constrain_computation(computation, rows)
         start += size
     return result
 
@@ -167,7 +167,7 @@ def _constrain_computation(computation: HloComputationProto, layouts: dict[int, 
 
 Float64 = NDArray[np.float64]
 Quick = Callable[[Layouts], Float64]
-"""Maps (batch, configurable nodes, 18) configurations to (batch,) runtimes of few rounds, inf where one fails.
+"""Function of (batch, configurable nodes, 18) configurations to (batch,) runtimes of few rounds, inf for a failure.
 
 The unit is arbitrary, and the same for all batches.
 """
@@ -178,9 +178,9 @@ _TRIES = 50  # draws for each new configuration before a space counts as exhaust
 
 
 Search = Callable[[LayoutSpace, int, np.random.Generator, Quick], Layouts]
-"""Finds so many different configurations, fewer where the space has no more.
+"""Function of a space and a number to that many different configurations, fewer where the space has no more.
 
-They are (at most `count`, configurable nodes, 18) int8, the compiler's default first.
+They are (configurations, configurable nodes, 18) int8, the compiler's default first.
 """
 
 
@@ -220,12 +220,12 @@ def random(space: LayoutSpace, count: int, rng: np.random.Generator, quick: Quic
 
 
 def default(space: LayoutSpace, count: int, rng: np.random.Generator, quick: Quick) -> Layouts:
-    """Mutate and select, starting from the default: each child changes few nodes of one of the fastest so far."""
+    """Mutate and select, starting from the default: each child changes few nodes of a parent among the fastest."""
     return _evolve(space, {space.default.tobytes(): space.default}, count, rng, quick, lambda: int(rng.geometric(0.5)))
 
 
 def models(space: LayoutSpace, count: int, rng: np.random.Generator, quick: Quick) -> Layouts:
-    """Find one half as `random`, the other half by mutation and selection starting from the first.
+    """Draw half of the configurations as `random` does, then mutate and select, starting from these.
 
     The number of nodes that a child changes is log-uniform: of a thousand nodes, few would change no runtime visibly.
     """

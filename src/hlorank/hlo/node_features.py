@@ -154,16 +154,16 @@ def put_lists(features: NDArray[np.number], columns: Columns, rows: Int64, lists
     place = np.arange(len(values)) - np.repeat(starts, lengths)
     kept = place < columns.width
     features[np.repeat(rows, lengths)[kept], columns.start + place[kept]] = values[kept]
-    some = lengths > 0  # reduceat has no empty pieces
-    if columns.totals and some.any():
-        features[rows[some], columns.stop - 2] = np.add.reduceat(values, starts[some])
-        features[rows[some], columns.stop - 1] = np.multiply.reduceat(values, starts[some])
+    filled = lengths > 0  # reduceat has no empty pieces
+    if columns.totals and filled.any():
+        features[rows[filled], columns.stop - 2] = np.add.reduceat(values, starts[filled])
+        features[rows[filled], columns.stop - 1] = np.multiply.reduceat(values, starts[filled])
 
 
 def node_features(instructions: Sequence[HloInstructionProto], is_root: NDArray[np.bool_]) -> Float32:
     """Compute the official features of nodes, (nodes, 140) float32, padded with 0; the columns are in `COLUMNS`.
 
-    `is_root` (nodes,) is true for the root of each computation. Totals are of all values, also of those left out.
+    `is_root` (nodes,) is true for the root of each computation. Totals are of all values, the values left out included.
     """
     count = len(instructions)
     features = np.zeros((count, NODE_FEATURES), dtype=np.float32)

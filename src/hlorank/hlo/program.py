@@ -73,7 +73,7 @@ def _roots(computations: Sequence[HloComputationProto]) -> dict[int, int]:
         if not computation.instructions:
             raise DataError(f"{field}.instructions", "at least one instruction", "none")
         if computation.id in roots:
-            raise DataError(f"{field}.id", "an id of its own", f"{computation.id} again")
+            raise DataError(f"{field}.id", "another id for each computation", f"{computation.id} again")
         ids = [instruction.id for instruction in computation.instructions]
         if computation.root_id not in ids:
             raise DataError(f"{field}.root_id", "the id of one of its instructions", computation.root_id)
@@ -98,7 +98,7 @@ def _uses(
         # Newer dumps have ids that are unique only within their computation.
         position_of = {instruction.id: start + i for i, instruction in enumerate(computation.instructions)}
         if len(position_of) < len(computation.instructions):
-            raise DataError(f"computations[{c}].instructions", "an id of its own for each", "a repeated id")
+            raise DataError(f"computations[{c}].instructions", "another id for each", "a repeated id")
         for i, instruction in enumerate(computation.instructions):
             if not instruction.opcode:
                 raise DataError(f"{_place(c, i)}.opcode", "the name of an opcode", "nothing")
@@ -132,8 +132,8 @@ def _used_first(count: int, edges: Int64, name: Callable[[int], str]) -> Int64:
     ready: list[int] = []
     order: list[int] = []
     while sorter.is_active():
-        for one in sorter.get_ready():
-            heapq.heappush(ready, one)
+        for identifier in sorter.get_ready():
+            heapq.heappush(ready, identifier)
         order.append(heapq.heappop(ready))
         sorter.done(order[-1])
     return np.array(order, dtype=np.int64)
@@ -144,7 +144,7 @@ def _topological_order(computation_of: Int64, edges: Int64) -> Int64:
     calls = np.unique(computation_of[edges], axis=0)
     calls = calls[calls[:, 0] != calls[:, 1]]
     order = _used_first(int(computation_of[-1]) + 1, calls, lambda c: f"computations[{c}]")
-    # As computations are contiguous, the smallest ready position is always in the first unfinished one.
+    # As computations are contiguous, the smallest ready position is always in the first unfinished computation.
     by_computation = np.argsort(np.argsort(order)[computation_of], kind="stable")
     starts = np.searchsorted(computation_of, computation_of)
 
@@ -156,11 +156,11 @@ def _topological_order(computation_of: Int64, edges: Int64) -> Int64:
 
 
 def flatten(module: HloModuleProto) -> Program:
-    """Flatten a module; a broken or too large one is refused with DataError.
+    """Flatten a module; a broken or too large module is refused with DataError.
 
     Nodes have the order in which the module stores its computations and instructions. Where that order is not
-    topological, computations move behind those that they call and instructions behind their operands, each as little
-    as possible.
+    topological, computations move behind the computations that they call and instructions behind their operands, each
+    as little as possible.
     """
     computations = module.computations
     if not computations:

@@ -59,7 +59,7 @@ class Record:
 
 
 DUMPS = ("before_layout-assignment", "before_optimizations")
-"""Stages of XLA's dumps that are taken of a folder: the first one that it has."""
+"""Stages of XLA's dumps, in order of preference: of a folder the first stage is taken that it has."""
 
 
 def _stage(path: Path) -> str:
@@ -78,9 +78,9 @@ def program_files(folder: Path, dump: str | None = None) -> list[Path]:
     """Return the programs of a folder, sorted; other files are left out, with a notice of their kinds and numbers.
 
     These are *.hlo.pb if there are any, as compilers dump other *.pb too, else *.pb; and files of HLO text and
-    StableHLO, without those that are also there as a protobuf. Any of them may be compressed. Of the dumps of one
+    StableHLO, without programs that are also there as a protobuf. Any of them may be compressed. Of the dumps of one
     module at several stages, such as module_0001.jit_f.before_optimizations.txt, one stage is taken: `dump` is the end
-    of its name (- and _ alike), None one of DUMPS.
+    of its name (- and _ alike), None the first of DUMPS.
     """
 
     def found(*patterns: str) -> list[Path]:
@@ -116,7 +116,7 @@ def graph_name(path: Path) -> str:
 
 
 def _parse(message: type[_M], data: bytes) -> _M:
-    """Parse a message of a limited size; bytes that are not a message give an empty one."""
+    """Parse a message of a limited size; bytes that are not a message give an empty message."""
     check_counts(message, data)
     try:
         return message.FromString(data)
@@ -146,7 +146,7 @@ def _tuning_parts(data: bytes) -> list[bytes]:
 
 def _tuning_records(path: Path, parts: Sequence[bytes]) -> Iterator[Record]:
     for index, part in enumerate(parts):
-        # A part that is no record becomes an empty one, which `featurize` refuses; the others can still be read.
+        # A part that is no record becomes an empty record, which `featurize` refuses; other parts can still be read.
         tuning = _parse(ModuleTuningData, part)
         # Official names contain the fingerprint as a signed number.
         fingerprint = tuning.fingerprint - 2**64 * (tuning.fingerprint >= 2**63)
@@ -233,8 +233,8 @@ def featurize(record: Record, kind: Kind | None = None) -> tuple[MeasuredGraph, 
     """Make a graph with the official features of a record; return it with the program that its nodes come from.
 
     Unknown opcodes and element types become 0, dimensions beyond the sixth are dropped, and a dynamic dimension is as
-    large as its bound, each with a warning. `kind` None is that of the record's runs, layouts for a dump. A wrong field
-    is a DataError, a dump without a node whose layout can be configured a NothingToConfigureError.
+    large as its bound, each with a warning. `kind` None is the kind of the record's runs, layouts for a dump. A wrong
+    field is a DataError, a dump without a node whose layout can be configured a NothingToConfigureError.
     """
     kind = kind or record.kind or "layout"
     try:

@@ -14,7 +14,7 @@ from hlorank.hlo.xla_process import XlaError, in_process
 Stage = Literal["before_optimizations", "before_layout_assignment", "after_layout_assignment"]
 
 TRAINED: Stage = "before_layout_assignment"
-"""Stage of the modules that models of layouts are trained on: those of `hlorank collect`, and of TpuGraphs' records.
+"""Stage of the modules that models of layouts are trained on, from `hlorank collect` and from TpuGraphs' records.
 
 Layout configurations set the layouts of the instructions that XLA's pass layout-assignment finds.
 """
@@ -37,8 +37,8 @@ def stage_of(path: Path, module: HloModuleProto) -> Stage:
     """Return the stage of a module, by the name of its file, or else by its content.
 
     A schedule, copies and bitcasts are made after layout assignment. Calls and equal constants are removed before it.
-    A module without such a sign counts as one right before layout assignment. The name of a module that hlorank wrote
-    with the layouts of a configuration does not count: it is that of the file that was ranked.
+    A module without such a sign counts as right before layout assignment. The name of a module that hlorank wrote with
+    the layouts of a configuration does not count: it is the name of the file that was ranked.
     """
     if (named := named_stage(path)) is not None and not is_constrained(module):
         return named
@@ -62,7 +62,7 @@ def _has_equal_constants(computation: HloComputationProto) -> bool:
 def needs_compilation(path: Path, module: HloModuleProto, collection: str) -> bool:
     """Return True if a model ranks a module only after compilation up to layout assignment, as on its training data.
 
-    A module whose file name has no stage may be one before any pass without a sign of it: it is compiled, too. A module
+    A module whose file name has no stage may be before any pass without a sign of it: it is compiled, too. A module
     that is right before layout assignment remains so, and so does a module that `hlorank rank --export` wrote. Modules
     are compiled only for collections of layouts that were measured on a CPU.
     """

@@ -1,4 +1,4 @@
-"""Work of XLA in an interpreter of its own, as XLA may crash, and a process that starts others must not import jax.
+"""Work of XLA in a new interpreter, as XLA may crash, and a process that starts others must not import jax.
 
 A job is an entry point of the group `hlorank.xla`: a function of the standard input's bytes and of texts that returns
 bytes. Its exceptions become `XlaError` in the process that asked for it. hlorank_collect has the jobs parse, print,
@@ -31,7 +31,7 @@ def has_jaxlib() -> bool:
 
 
 def in_process(work: str, data: bytes, *arguments: str) -> bytes:
-    """Run the job of an entry point on data and other arguments, in an interpreter of its own.
+    """Run the job of an entry point on data and other arguments, in a new interpreter.
 
     XlaError is raised if jaxlib or the entry point is not installed, or the job raises an exception, takes more than
     MAX_SECONDS, or crashes.
@@ -39,7 +39,7 @@ def in_process(work: str, data: bytes, *arguments: str) -> bytes:
     if not has_jaxlib():
         raise XlaError(f"no jaxlib: {INSTALL}")
     try:
-        done = subprocess.run(  # noqa: S603 (our own interpreter)
+        done = subprocess.run(  # noqa: S603 (the same interpreter)
             [*_COMMAND, work, *arguments], input=data, capture_output=True, timeout=MAX_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:

@@ -58,12 +58,11 @@ class PiecewiseLinear(nn.Module):
 class Encoder(nn.Module):
     """Embedding of nodes and configurations.
 
-    A node's state is the sum of linear maps of its numeric features, its opcode embedding and its own layout; a
-    configurable node adds a function of its configuration, and in a tile collection every node does. The nodes' own
-    layouts and the configurations share one embedding of layout values. With `model.layout_sizes` the function of a
-    layout configuration also reads the sizes of the dimensions in the order of its layouts, and with
-    `model.layout_moves` what copies to these layouts move. With `model.tile_bins` the columns of tiles have a
-    piecewise linear encoding.
+    A node's state is the sum of linear maps of its numeric features, its opcode embedding and its layout in the graph;
+    a configurable node adds a function of its configuration, and in a tile collection every node does. Layouts in the
+    graph and of configurations share one embedding of layout values. With `model.layout_sizes` the function of a layout
+    configuration also reads the sizes of the dimensions in the order of its layouts, and with `model.layout_moves` what
+    copies to these layouts move. With `model.tile_bins` the columns of tiles have a piecewise linear encoding.
     """
 
     _values: Tensor

@@ -76,17 +76,17 @@ class GraphInputs:
         recipe: Recipe,
         kept_edges: NDArray[np.bool_] | None = None,
     ) -> Plan[Array]:
-        """Build the plan of segments, each under distinct configurations of its own, by the recipe of a model.
+        """Build the plan of segments by the recipe of a model; `configurations` has the distinct ones of each segment.
 
-        A segment has as many embeddings as the one with the most configurations; those beyond its own are of no use.
-        Several segments need a recipe that `stacks_segments`. Messages pass along the edges of the mask `kept_edges`,
-        (edges of all segments,), if there is one.
+        Each segment has as many embeddings as the segment with the most configurations: a shorter list is filled with
+        its first configuration. Several segments need a recipe that `stacks_segments`. With the mask `kept_edges`,
+        (edges of all segments,), messages pass along these edges only.
         """
         segment = stack([self.segments[j] for j in configurations])
         if kept_edges is not None:
             segment = replace(segment, edges=segment.edges.only(kept_edges))
         most = max(map(len, configurations.values()))
-        padded = [np.append(own, np.repeat(own[:1], most - len(own))) for own in configurations.values()]
+        padded = [np.append(part, np.repeat(part[:1], most - len(part))) for part in configurations.values()]
         return build_plan(segment, self.configurations(np.stack(padded), segment), recipe)
 
 
@@ -121,19 +121,19 @@ class Segments:
 
     def _make(self, j: int) -> Segment:
         features, column = self._features, self._column
-        own, halo = self._partition.own(j), self._partition.halo_of(j)
-        nodes = np.concatenate([own, halo])
+        inner, halo = self._partition.inner(j), self._partition.halo_of(j)
+        nodes = np.concatenate([inner, halo])
         place = np.full(features.nodes, -1)  # position of each node in the segment
         place[nodes] = np.arange(len(nodes))
-        inner = place[self._edges]
-        inner = inner[(inner >= 0).all(axis=1)]
-        inner = inner[np.argsort(inner[:, 0], kind="stable")]
+        edges = place[self._edges]
+        edges = edges[(edges >= 0).all(axis=1)]
+        edges = edges[np.argsort(edges[:, 0], kind="stable")]
         if isinstance(features.configurations, LayoutFeatures):
-            distance = distances(inner, len(nodes), np.flatnonzero(column[nodes] >= 0))
+            distance = distances(edges, len(nodes), np.flatnonzero(column[nodes] >= 0))
         else:
             distance = np.zeros(len(nodes), dtype=np.int64)
 
-        order = np.lexsort((nodes, distance, distance < 0))  # nodes without a path to a configurable one come last
+        order = np.lexsort((nodes, distance, distance < 0))  # nodes without a path to a configurable node come last
         nodes, columns = nodes[order], column[nodes[order]]
         near = distance[distance >= 0]
         # A segment with a halo gives the result of the whole graph, and so needs its degrees.
@@ -150,18 +150,18 @@ class Segments:
             colour_opcode=features.opcode[of_colour].astype(np.int64),
             colour_layout=features.node_layout[of_colour].astype(np.int64),
             edges=Edges(
-                np.argsort(order)[inner], len(nodes), int((near == 0).sum()), (operands, users) if len(halo) else None
+                np.argsort(order)[edges], len(nodes), int((near == 0).sum()), (operands, users) if len(halo) else None
             ),
             hop_prefixes=np.cumsum(np.bincount(near, minlength=1)).tolist(),
             config_columns=columns[columns >= 0],
-            pooled=order < len(own) if len(halo) else None,
+            pooled=order < len(inner) if len(halo) else None,
         )
 
 
 class GraphLoader:
     """The graphs of a collection in its folders of features and, but for whole graphs, of segments.
 
-    `partition` and `options` are those of the segments: fingerprint and settings, empty and None for whole graphs.
+    `partition` is the fingerprint of the segments, empty for whole graphs; `options` are their settings, or None.
     """
 
     def __init__(self, features: Path, segments: Path | None) -> None:

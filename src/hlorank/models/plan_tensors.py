@@ -144,7 +144,7 @@ def propagate(x: Tensor, matrix: Sparse[Tensor]) -> Tensor:
     return result
 
 
-with warnings.catch_warnings():  # PyTorch warns of each kind of sparse tensor at the first one
+with warnings.catch_warnings():  # PyTorch warns at the first tensor of each sparse kind
     warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
     torch.sparse_csr_tensor([0, 1], [0], [1.0], (1, 1), check_invariants=False)
 
@@ -163,7 +163,7 @@ def sum_nodes(values: Tensor, index: PoolIndex[Tensor]) -> Tensor:
 
 
 def sum_configurable_nodes(values: Tensor, index: PoolIndex[Tensor]) -> Tensor:
-    """Return the sum over the configurable ones of the pooled nodes, (segments * configurations, width)."""
+    """Return the sum over the pooled nodes that are configurable, (segments * configurations, width)."""
     if index.states is None:
         return _dense(values, index)[: index.configurable_nodes].sum(dim=0)
     return propagate(values, cast("Sparse[Tensor]", index.configurable))
@@ -185,7 +185,7 @@ class _Max(torch.autograd.Function):
 
 
 def _max(values: Tensor, matrix: Sparse[Tensor]) -> Tensor:
-    """Return the maximum over each row, 0 in empty ones."""
+    """Return the maximum over each row, 0 in an empty row."""
     best: Tensor
     if torch.is_grad_enabled() or not values.is_cpu:  # the product below has no places of maxima, and runs on CPUs
         best = _Max.apply(values, matrix)  # type: ignore[no-untyped-call] # untyped in PyTorch

@@ -18,7 +18,7 @@ from torch import Tensor
 from hlorank.compute import find_device
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import SPEC, read_json
-from hlorank.models.baselines.baseline import READABLE, Baseline, load_baseline, load_joined
+from hlorank.models.baselines.baseline import READABLE, Baseline, load_baseline, load_blended
 from hlorank.models.compression.build_plan import max_varied_nodes
 from hlorank.models.compression.declarations import Mixing, Recipe
 from hlorank.models.cost_model import CostModel
@@ -59,7 +59,7 @@ def release_memory() -> None:
 
 
 class PlanCache:
-    """Plans that are used repeatedly, such as those of validation, up to `max_bytes`; others are made each time."""
+    """Plans that are used repeatedly, such as in validation, up to `max_bytes`; others are made each time."""
 
     def __init__(self, max_bytes: int) -> None:
         self._free_bytes = max_bytes
@@ -103,7 +103,7 @@ def plan_parts(
 
 
 def _run_ahead(parts: Iterator[Part]) -> Iterator[Part]:
-    """Yield the parts; a thread makes the next one meanwhile."""
+    """Yield the parts; a thread makes the next part meanwhile."""
     with ThreadPoolExecutor(1) as executor:
         future = executor.submit(next, parts, None)
         while (part := future.result()) is not None:
@@ -155,7 +155,7 @@ def sum_segments(
 
 
 def _chunks(model: CostModel, count: int, memory_bytes: int) -> Iterator[slice]:
-    """Divide configurations into those that are computed at once: as many as fit, or groups that are ranked together.
+    """Divide configurations into chunks that fit into memory, or into groups that are ranked together.
 
     If a layer mixes configurations, scores depend on the configurations that are ranked together. They are then divided
     into as few groups of at most `RANKED_TOGETHER` as possible, number i into group i modulo the number of groups: the
@@ -198,8 +198,8 @@ def mean_over_orders(
 ) -> NDArray[np.float64]:
     """Average scores or embeddings over `model.permutations` orders of all distinct configurations of a graph.
 
-    If a layer mixes configurations, their order determines which are ranked together. The first order is that of the
-    graph; the others are drawn, the same ones on every call. Without such a layer the order is irrelevant, and one is
+    If a layer mixes configurations, their order determines the groups that are ranked together. The first order is the
+    graph's; the others are drawn, equal on every call. Without such a layer the order is irrelevant, and one order is
     computed.
     """
     configurations = np.arange(graph.features.distinct)
@@ -216,7 +216,7 @@ def mean_over_orders(
 def mean_of_members(
     scores: Sequence[NDArray[np.float64]], weights: Sequence[float] | None = None
 ) -> NDArray[np.float64]:
-    """Average the scores of members by weights, equal if None; those of a single member stay unchanged.
+    """Average the scores of members by weights, equal if None; scores of a single member stay unchanged.
 
     A ranking loss leaves the scale of scores open, so each member's scores are standardized over the graph's
     configurations to mean 0 and standard deviation 1; a member whose scores are all equal counts as 0. The result
@@ -224,7 +224,7 @@ def mean_of_members(
     """
     if len(scores) == 1:
         return scores[0]
-    return np.asarray(np.average([_standardized(own) for own in scores], axis=0, weights=weights))
+    return np.asarray(np.average([*map(_standardized, scores)], axis=0, weights=weights))
 
 
 def _standardized(scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -261,8 +261,9 @@ class TrainedModel:
         if self._members:
             scores.append(mean_of_members(self._of_members(features, partition, embed=False)))
             release_memory()  # several workers score graphs side by side
-        blended = {each: each.score(features, self._memory_bytes) for each in dict.fromkeys(self._baselines)}
-        return mean_of_members([*scores, *(blended[each] for each in self._baselines)], self._weights)
+        distinct = dict.fromkeys(self._baselines)
+        blended = {baseline: baseline.score(features, self._memory_bytes) for baseline in distinct}
+        return mean_of_members([*scores, *(blended[baseline] for baseline in self._baselines)], self._weights)
 
     def embed(self, features: GraphFeatures, partition: Partition | None) -> NDArray[np.float64]:
         """Embed the distinct configurations of a graph: (distinct, width); members of an ensemble are concatenated."""
@@ -278,4 +279,4 @@ def load_trained(folder: Path, memory_bytes: int, accelerator: str = "auto") -> 
         return TrainedModel([], [baseline], baseline_spec, memory_bytes)
     keep_memory()
     members, spec = load_model(folder, find_device(accelerator))
-    return TrainedModel(members, load_joined(folder, spec), spec, memory_bytes)
+    return TrainedModel(members, load_blended(folder, spec), spec, memory_bytes)

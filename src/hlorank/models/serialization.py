@@ -57,7 +57,7 @@ class ModelSpec(Spec):
     partition: PartitionConfig  # options of the partition of graphs; without meaning for whole graphs
     partition_fingerprint: str  # fingerprint of the partition of the training, empty for whole graphs
     members: StrictInt = Field(ge=1)  # number of models of this kind in the folder, above 1 for an ensemble
-    baselines: list[str] = Field(default_factory=list)  # baselines in the folder that join the ensemble
+    baselines: list[str] = Field(default_factory=list)  # baselines in the folder that are blended with the models
     # the weights of the mean of the models and of each baseline; empty for equal ones
     weights: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=list)
 
@@ -101,7 +101,7 @@ def _check_origin(value: Mapping[str, Any]) -> None:
     version = str(value.get("version"))
     if ".".join(version.split(".")[:2]) not in _READABLE:
         remedy = f"{version}; train it again, or install hlorank {version}"
-        raise DataError("version", f"one that hlorank {__version__} reads, {' or '.join(_READABLE)}", remedy)
+        raise DataError("version", f"a version that hlorank {__version__} reads, {' or '.join(_READABLE)}", remedy)
     if (expected := sealed(value)[_SPEC_DIGEST]) != (found := value.get(_SPEC_DIGEST)):
         changed = f"{found}: the file was changed after training; take the original, or train again"
         raise DataError(_SPEC_DIGEST, f"{expected}, the digest of the rest of the file", changed)
@@ -109,24 +109,24 @@ def _check_origin(value: Mapping[str, Any]) -> None:
 
 def read_folder(folder: Path, kind: type[AnySpec]) -> tuple[AnySpec, Path]:
     """Return the specification of a model folder, and the path of its weights, whose digest is checked."""
-    value, path = read_json(folder / SPEC), folder / WEIGHTS
+    value, path, keys = read_json(folder / SPEC), folder / WEIGHTS, f"the keys of a {kind.__name__}"
     try:
         _check_origin(value)
         spec = parse(kind, {key: part for key, part in value.items() if key not in _DIGESTS})
         changed = import_plugins_of_model(spec.plugins)
     except ConfigError as error:
         found = str(error).replace("\n", "; ")
-        raise DataError("keys", f"those of a {kind.__name__}", found, file=folder / SPEC) from None
+        raise DataError("keys", keys, found, file=folder / SPEC) from None
     except DataError as error:
         raise error.in_file(folder / SPEC) from None
     except RecursionError:
-        raise DataError("keys", f"those of a {kind.__name__}", "values nested too deeply", file=folder / SPEC) from None
+        raise DataError("keys", keys, "values nested too deeply", file=folder / SPEC) from None
     if not path.is_file():
         raise DataError("file", "the weights of a model", "no such file", file=path)
     if (found := sha256_file(path)) != (expected := value.get(_WEIGHTS_DIGEST)):
         raise DataError("sha256", f"{expected}, as in {SPEC}", found, file=path)
     for name in changed:
-        log.warning("%s: trained with other source code of %s than that which is installed", folder, name)
+        log.warning("%s: trained with other source code of %s than the installed code", folder, name)
     return spec, path
 
 
@@ -163,7 +163,7 @@ def load_model(folder: Path, device: torch.device) -> tuple[list[CostModel], Mod
 
 
 def _check_weights(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], members: int, path: Path) -> None:
-    """Compare the names and shapes of weights with those of one member, before the members are built."""
+    """Compare the names and shapes of weights with `expected`, of one member, before the members are built."""
     if (count := members * len(expected)) != len(weights):
         described = f"the weights that {SPEC} describes, {count:,} tensors of {members:,} members"
         raise DataError("weights", described, f"{len(weights):,}", file=path)

@@ -2,8 +2,8 @@
 
 A partitioner is a function of a graph and `max_nodes` that returns a label for each node: (nodes,) int64, at least 0.
 Nodes of equal label form a part. Labels may skip numbers, and parts may exceed `max_nodes`: `partition_graph` cuts such
-parts in topological order, and numbers the segments. To add a partitioner, write its function in a module of its own,
-and add a line to `PARTITIONERS`.
+parts in topological order, and numbers the segments. To add a partitioner, write its function in a new module, and add
+a line to `PARTITIONERS`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hlorank.partition.segments import Partition, halo_rows, local_codes, neighb
 Labels = NDArray[np.int64]
 Partitioner = Callable[[GraphFeatures, int], Labels]
 
-# METIS lets parts exceed their share by 3 %; asking for parts that much smaller keeps nearly all within max_nodes.
+# METIS lets parts exceed their share by 3 %; asking for parts smaller by as much keeps nearly all within max_nodes.
 _METIS_TOLERANCE = 1.03
 
 
@@ -95,7 +95,7 @@ def _cut_oversize(part: Labels, max_nodes: int) -> Labels:
     pieces = -(-sizes // max_nodes)
     order = np.argsort(part, kind="stable")
     owner = part[order]
-    place = np.arange(len(part)) - (np.cumsum(sizes) - sizes)[owner]  # of a node among those of its part
+    place = np.arange(len(part)) - (np.cumsum(sizes) - sizes)[owner]  # of a node within its part
     labels = np.empty_like(part)
     labels[order] = (np.cumsum(pieces) - pieces)[owner] + place * pieces[owner] // sizes[owner]
     return labels

@@ -80,7 +80,7 @@ class PartitionStore:
 def partition_collection(
     features: Path, config: PartitionConfig, output: Path, compute: ComputeConfig = SERIAL
 ) -> None:
-    """Partition every graph of a featurized collection, from its folder under data/features to that of its segments.
+    """Partition every graph of a collection: from its folder under data/features to its folder under data/segments.
 
     Writes the store that `PartitionStore` reads, with metrics.json (see `_summary`) and segments.csv. A graph's
     partition is reused if its structure, its codes, the options and the code in `CODE` are unchanged; partitions of
@@ -153,7 +153,7 @@ def _stored_partition(folder: Path, features: GraphFeatures, made_from: str) -> 
 
 
 def _open_partition(folder: Path, nodes: int, distinct: int) -> Partition:
-    """Open the partition of a graph of so many nodes and distinct configurations; the arrays are memory-mapped."""
+    """Open the partition of a graph of these numbers of nodes and distinct configurations, memory-mapped."""
     try:
         partition = Partition(*(files.map_array(folder / name) for name in (_SEGMENT_OF, _LOCAL_CODES, _HALO)))
         for key, rows, expected, of in (

@@ -68,14 +68,14 @@ class Partition:
 
     @cached_property
     def _members(self) -> tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]]:
-        inner = np.arange(1, self.segments)
+        later = np.arange(1, self.segments)
         order = np.argsort(self.segment_of, kind="stable")
-        own = np.split(order, np.searchsorted(self.segment_of[order], inner))
-        halo = np.split(self.halo[:, 1].astype(np.int64), np.searchsorted(self.halo[:, 0], inner))
-        return own, halo
+        inner = np.split(order, np.searchsorted(self.segment_of[order], later))
+        halo = np.split(self.halo[:, 1].astype(np.int64), np.searchsorted(self.halo[:, 0], later))
+        return inner, halo
 
-    def own(self, j: int) -> NDArray[np.int64]:
-        """Return the nodes of segment j, increasing: int64."""
+    def inner(self, j: int) -> NDArray[np.int64]:
+        """Return the nodes of segment j without its halo, increasing: int64."""
         return self._members[0][j]
 
     def halo_of(self, j: int) -> NDArray[np.int64]:
@@ -99,10 +99,10 @@ def neighbours(features: GraphFeatures) -> csr_array[Any]:
 
 
 def halo_rows(features: GraphFeatures, segment_of: NDArray[np.int32], hops: int) -> NDArray[np.int32]:
-    """Return `Partition.halo`: nodes outside each segment within so many edges, of either direction, of one inside."""
+    """Return `Partition.halo`: the nodes at most `hops` edges, of either direction, away from a segment's nodes."""
     adjacency = neighbours(features).astype(np.bool_)
-    own = np.ones(features.nodes, dtype=np.bool_), (segment_of, np.arange(features.nodes))
-    near = csr_array(own, shape=(int(segment_of.max()) + 1, features.nodes))
+    inner = np.ones(features.nodes, dtype=np.bool_), (segment_of, np.arange(features.nodes))
+    near = csr_array(inner, shape=(int(segment_of.max()) + 1, features.nodes))
     for _ in range(hops):
         grown = near + near @ adjacency
         if grown.nnz == near.nnz:

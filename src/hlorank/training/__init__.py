@@ -1,1 +1,1 @@
-"""Training of cost models: one trainer, losses, samplers, graph segment training (`gst`) and baselines."""
+"""Training of networks and baselines: preparation, fit, methods, losses, samplers, graph segment training (`gst`)."""

@@ -1,4 +1,4 @@
-"""`method: auto`: the training method by what a step of each one would compute, and by the memory it may take."""
+"""`method: auto`: choice of the training method by the states that a step of each method computes, and by memory."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ log = logging.getLogger(__name__)
 
 # A backward pass computes about two forward passes, and states of several parts are computed once more for it.
 _WITH_GRADIENT, _IN_PARTS = 3, 4
-# Whole graphs rather than fresh embeddings, and those rather than stale ones, as long as a step takes no more than this
+# Whole graphs are preferred to fresh embeddings, and fresh to stale embeddings, as long as a step takes at most this
 # many times as long as the shortest: docs/explanation/gst-measured.md.
 _MAX_SLOWDOWN = 2.0
-_STEPS = 8  # that are planned, each of another graph
+_STEPS = 8  # number of planned steps, each of another graph
 
 
 def choose_method(full: Setup, gst: Setup) -> str:
     """Choose between full, gst and gst_e for a collection, and log the choice and its reason.
 
-    In this order, the first is chosen that fits into `trainer.memory_bytes` and whose step computes at most twice the
-    node states of the cheapest; gst_e those of the other segments that its table is expected to lack. A ConfigError
-    says that no method fits.
+    In this order, the first method is chosen that fits into `trainer.memory_bytes` and whose step computes at most
+    twice the node states of the cheapest. Of the segments without gradient, gst_e computes the share that its table is
+    expected to lack. A ConfigError says that no method fits.
     """
     partitions = (gst.graphs.open_partition("train", name) for name in gst.train)  # open one by one
     counts = [np.ones(1, dtype=np.int64) if opened is None else opened.local_counts for opened in partitions]
@@ -55,7 +55,7 @@ def choose_method(full: Setup, gst: Setup) -> str:
 
 
 def _costs(full: Setup, gst: Setup) -> tuple[dict[str, tuple[float, float]], list[str], CostModel]:
-    """Plan steps, and return the passes of states with gradient and of the others, by method, reasons, and a model."""
+    """Plan steps; return by method the passes of states with gradient and of others, notes for the log, and a model."""
     from hlorank.training.fit import build  # imports Lightning, which takes seconds
 
     costs, reasons, trainer = dict[str, tuple[float, float]](), list[str](), gst.config.trainer
@@ -63,7 +63,7 @@ def _costs(full: Setup, gst: Setup) -> tuple[dict[str, tuple[float, float]], lis
     for name, setup in (("full", full), ("gst", gst)):
         model, data = build(setup, setup.members[0], ALONE)
         steps = map(data.planned_step, keys)
-        states = [[sum(one.plan.states for one in parts) for parts in (step.sampled, step.others)] for step in steps]
+        states = [[sum(part.plan.states for part in parts) for parts in (step.sampled, step.others)] for step in steps]
         sampled, others = np.mean(states, axis=0).tolist()
         try:
             memory = measure_step(model, data.planner, data.largest_graph, trainer)
@@ -81,7 +81,7 @@ def _costs(full: Setup, gst: Setup) -> tuple[dict[str, tuple[float, float]], lis
 def _missing(config: Config, counts: Sequence[NDArray[np.int64]], width: int) -> float:
     """Estimate the share of the embeddings that a step of gst_e looks up and does not find.
 
-    Draws of a working set are taken for independent: of L local configurations, n draws find L (1 - (1 - 1 / L)^n).
+    Draws of a working set are taken for independent: of L local configurations, n draws have L (1 - (1 - 1 / L)^n).
     Each is computed when a working set has it for the first time, and again if the table has no place for all of them.
     `counts` has the number of local configurations of each segment of each graph.
     """
@@ -89,13 +89,13 @@ def _missing(config: Config, counts: Sequence[NDArray[np.int64]], width: int) ->
     table = EmbeddingTable(width, settings.table_bytes, settings.table_dtype)
     bound = settings.configs_per_graph or np.inf
     local = np.concatenate(counts).clip(max=bound)
-    if max(float(own.clip(max=bound).sum()) for own in counts) > table.capacity:
+    if max(float(count.clip(max=bound).sum()) for count in counts) > table.capacity:
         return 1.0
     epochs = min(settings.redraw_epochs, trainer.max_epochs)
     visits = max(1.0, epochs * trainer.steps_per_epoch * trainer.graphs_per_step / len(counts))
 
-    def found(draws: float) -> float:
+    def drawn(draws: float) -> float:
         return float((local * (1 - (1 - 1 / local) ** draws)).sum())
 
-    first = found(visits * trainer.configs_per_step) / (visits * found(trainer.configs_per_step))
+    first = drawn(visits * trainer.configs_per_step) / (visits * drawn(trainer.configs_per_step))
     return max(first, 1 - table.capacity / float(local.sum()))

@@ -36,8 +36,8 @@ def fit(
 ) -> Trained | None:
     """Train the networks of a setup one after the other, or fit its baseline; return the result on rank 0.
 
-    An interrupted training continues from the checkpoints in the folder; a DataError says that one is of another
-    training. `logger` makes the logger of a member by its name, which is empty for a single one.
+    An interrupted training continues from the checkpoints in the folder; a DataError says that a checkpoint is of
+    another training. `logger` makes the logger of a member by its name, which is empty for a single member.
     """
     if setup.method is None:
         from hlorank.training.baselines.fit_baseline import fit_baseline
@@ -45,26 +45,26 @@ def fit(
         return fit_baseline(setup, setup.config.method, setup.config.seed) if ranks.first else None
     if not setup.train:
         log.warning("%s: no graph to train on; the model keeps its initial weights", setup.spec.collection)
-        return Trained([initial_model(setup, member) for member in setup.members])
+        return Trained([initial_model(setup, member) for member in setup.members]) if ranks.first else None
 
     from hlorank.training.fit_networks import fit_member
 
     fitted, several = list[Trained](), len(setup.members) > 1
-    for number in range(len(setup.members)):  # a complete one continues after its last epoch
+    for number in range(len(setup.members)):  # a complete member continues after its last epoch
         if several:
             log.info("member %d of %d", number + 1, len(setup.members))
-        own = build(setup, setup.members[number], ranks)
-        own_logger = logger(f"member_{number}" if several else "")
-        fitted.append(fit_member(setup, number, *own, folder / str(number), own_logger, callbacks))
+        model, data = build(setup, setup.members[number], ranks)
+        member_logger = logger(f"member_{number}" if several else "")
+        fitted.append(fit_member(setup, number, model, data, folder / str(number), member_logger, callbacks))
     if not ranks.first:
         return None
-    taus = [one.tau for one in fitted if one.tau is not None]
+    taus = [member.tau for member in fitted if member.tau is not None]
     trained = Trained(
-        [model for one in fitted for model in one.members],
-        steps=sum(one.steps for one in fitted),
-        history=[{"member": number, **row} for number, one in enumerate(fitted) for row in one.history],
+        [model for member in fitted for model in member.members],
+        steps=sum(member.steps for member in fitted),
+        history=[{"member": number, **row} for number, member in enumerate(fitted) for row in member.history],
         tau=float(np.mean(taus)) if taus else None,
-        seconds=sum(one.seconds for one in fitted),
+        seconds=sum(member.seconds for member in fitted),
     )
     if setup.config.ensemble.baselines:
         from hlorank.training.baselines.fit_baseline import blend

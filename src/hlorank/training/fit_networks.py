@@ -98,12 +98,12 @@ class IdentifiedCheckpoints(TorchCheckpointIO):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:  # noqa: ARG002 - Lightning's signature
         """Write a checkpoint; if it cannot be written, the earlier one remains."""
-        buffer = BytesIO()  # PyTorch turns errors of files into errors of its own
+        buffer = BytesIO()  # PyTorch turns errors of files into other errors
         torch.save({**checkpoint, "identity": dict(self.identity)}, buffer)
         write_atomic(Path(path), lambda file: file.write(buffer.getbuffer()))
 
     def load_checkpoint(self, path: str | Path, *arguments: Any, **keywords: Any) -> dict[str, Any]:
-        """Read a checkpoint of this training; a DataError says what differs in that of another one."""
+        """Read a checkpoint of this training; a DataError names what differs in a checkpoint of another training."""
         checkpoint: dict[str, Any] = super().load_checkpoint(path, *arguments, **keywords)
         found = checkpoint.get("identity", {})
         for name, value in self.identity.items():
@@ -125,10 +125,10 @@ class Patience(EarlyStopping):
 class StepAveraging(WeightAveraging):
     """Average of the weights over optimizer steps; validation, checkpoints and the result have the averaged weights.
 
-    `ema` is the exponential moving average over all steps, from the weights after the first one; its decay is the
+    `ema` is the exponential moving average over all steps, from the weights after the first step; its decay is the
     share of the average that remains after a step. `swa` is the equal average over the second half of the training
     (Izmailov et al., UAI 2018, here of each step instead of each cycle); in the first half it is the current weights,
-    where Lightning's callback alone would validate the initial ones. `progress` returns the finished share.
+    where Lightning's callback alone would validate the initial weights. `progress` returns the finished share.
     """
 
     def __init__(self, kind: str, decay: float, progress: Callable[[], float], device: torch.device) -> None:
@@ -180,7 +180,7 @@ def _run(
     folder: Path,
     checkpoints: IdentifiedCheckpoints,
     logger: Logger | None,
-    own: Sequence[Callback],
+    more: Sequence[Callback],
     ranks: ProcessGroup,
 ) -> tuple[int, float | None]:
     """Train with Lightning from the last checkpoint, load the best epoch, and return the steps and its Kendall tau."""
@@ -197,7 +197,7 @@ def _run(
         num_sanity_val_steps=0,
         limit_val_batches=1.0 if validated else 0,  # Lightning warns of empty data
         logger=logger or False,
-        callbacks=[*own, *callbacks, *[RichProgressBar()] * shows_progress],
+        callbacks=[*more, *callbacks, *[RichProgressBar()] * shows_progress],
         enable_progress_bar=shows_progress,
         enable_model_summary=False,
         log_every_n_steps=settings.steps_per_epoch,
@@ -221,8 +221,8 @@ def _callbacks(
     settings = module.settings
     watched, mode = (module.tau_metric, "max") if validated else (module.loss_metric, "min")
     best = ModelCheckpoint(folder, "best", monitor=watched, mode=mode, enable_version_counter=False)
-    # Not `save_last` of the other one, which saves only after epochs that are the best so far. It comes after all
-    # callbacks whose state it saves.
+    # Not `save_last` of `best`, which saves only after epochs that are the best so far. Lightning runs checkpoints
+    # after all callbacks whose state they save.
     last = ModelCheckpoint(folder, "last", enable_version_counter=False)
     callbacks = [Patience(watched, patience=settings.patience, mode=mode), best, last]
     if settings.averaging != "none":
@@ -241,7 +241,7 @@ def _placement(ranks: ProcessGroup, checkpoints: IdentifiedCheckpoints) -> dict[
         "accelerator": device.type,
         "devices": ranks.per_machine,
         "num_nodes": ranks.count // ranks.per_machine,
-        # In a step without a graph of its own, a rank uses the head alone.
+        # In a step whose graphs other ranks compute, a rank uses the head alone.
         "strategy": DDPStrategy(find_unused_parameters=True),
         "plugins": [checkpoints, TorchElasticEnvironment()],
     }

@@ -35,7 +35,7 @@ def pairwise_hinge(scores: Tensor, labels: Tensor, margin: float) -> Tensor:
     Args:
         scores: (configurations,) floating point.
         labels: (configurations,) runtimes.
-        margin: difference by which a slower configuration must score above a faster one.
+        margin: difference by which a slower configuration must score above a faster configuration.
     """
     return _over_ordered_pairs(lambda difference: (margin - difference).clamp(min=0), scores, labels)
 
@@ -120,7 +120,7 @@ LOSSES: ExtensionPoint[Callable[..., Tensor]] = ExtensionPoint(
 """Training losses by name.
 
 A loss is a function of scores, (configurations,) floating point, larger = slower; of labels, (configurations,) runtimes
-of any unit; and of arguments of its own with types, which are keys of `loss.<name>`. It returns a scalar of at least 0.
+of any unit; and of further arguments with types, which are keys of `loss.<name>`. It returns a scalar of at least 0.
 """
 
 

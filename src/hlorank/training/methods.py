@@ -19,8 +19,8 @@ class Method:
     """Choices that the training step reads (Cao et al., arXiv 2305.12322, section 3).
 
     Attributes:
-        whole_graph: the graph is one segment and keeps all its edges; otherwise it is cut, and some segments of it are
-            trained in a step.
+        whole_graph: the graph is one segment and keeps all its edges; otherwise it is cut, and a step trains
+            `segments.sampled` of its segments.
         others: source of the embeddings of the segments without gradient: `fresh` = a forward pass, `table` = the
             embedding table (E), `none` = they are left out.
         drop_stale: embeddings of the table are dropped at random (stale-embedding dropout, D).
@@ -68,7 +68,7 @@ def segment_weights(
     """Compute the weight of every segment's embedding in the sum over a graph's segments.
 
     An embedding that is available without gradient is kept with probability p and weight 1, and dropped otherwise
-    (stale-embedding dropout); for one that is not available p is 0. A sampled segment has the weight
+    (stale-embedding dropout); if it is not available, p is 0. A sampled segment has the weight
     p + (1 - p) J / S. Over uniform sampling without replacement and independent draws, the expected weight of every
     segment is 1 (Cao et al., arXiv 2305.12322, equation 6, extended to missing entries).
 

@@ -151,6 +151,6 @@ def _check_networks(setup: Setup) -> tuple[Method, StepMemory | None]:
 
 
 def _origin(setup: Setup) -> Mapping[str, Any]:
-    """Return what a result depends on besides settings: the data, and the code with that of plugins."""
+    """Return what a result depends on besides settings: the data, and the code of hlorank and of plugins."""
     code = code_digest(*CODE)[:16]
     return {"data": setup.spec.data, "version": __version__, "code": code, **setup.spec.plugins}

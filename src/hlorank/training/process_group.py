@@ -1,4 +1,4 @@
-"""Ranks of a training: processes that torchrun starts, which train one model together, each on some of the graphs."""
+"""Ranks of a training: processes that torchrun starts, which train one model together, each on a part of the graphs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from hlorank.files import DataError
 # Bound of an exchange of a training. A rank that is killed ends it at once, as its connections are closed; this is for
 # machines and networks that fall silent.
 _LIMIT = timedelta(minutes=10)
-# Bound of `ProcessGroup.wait`, for what takes some ranks hours and others no time. A rank that falls silent then holds
-# up the others that long.
+# Bound of `ProcessGroup.wait`, for work that takes a rank hours and the others no time. A rank that falls silent
+# meanwhile holds up the others that long.
 _PATIENCE = timedelta(days=7)
 _PROBE_SECONDS = 2.0  # in which the end of another rank is seen
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")  # which torchrun sets
@@ -44,7 +44,7 @@ def connection_lost(reason: str = "the connection to another rank is lost") -> R
 
 @contextmanager
 def _exchange() -> Iterator[None]:
-    """Name what gloo raises where a rank has ended or is silent: a RuntimeError, as it has no class of its own."""
+    """Name what gloo raises where a rank has ended or is silent: a RuntimeError, as gloo has no class for it."""
     try:
         yield
     except RuntimeError:
@@ -53,7 +53,7 @@ def _exchange() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """The ranks of a training, as one of them sees them; by default this process trains alone."""
+    """The ranks of a training, as this process sees them; by default it trains alone."""
 
     number: int = 0  # of this rank
     count: int = 1
@@ -69,7 +69,7 @@ class ProcessGroup:
 
     @property
     def alone(self) -> ProcessGroup:
-        """The same process and device without the other ranks, for what one rank does by itself."""
+        """The same process and device without the other ranks, for what a rank does by itself."""
         return ProcessGroup(device=self.device)
 
     def wait(self) -> None:
@@ -153,7 +153,7 @@ def process_group(settings: TrainerConfig) -> Iterator[ProcessGroup]:
     """Connect this process with the other ranks that torchrun started; otherwise it trains alone.
 
     Raises:
-        ConfigError: `trainer.devices` is another number than that of the ranks, or a machine has too few devices.
+        ConfigError: `trainer.devices` is not the number of ranks, or a machine has too few devices.
         RankLostError: another rank has ended, or cannot be reached.
     """
     launched = all(name in os.environ for name in _VARIABLES)

@@ -54,7 +54,7 @@ class RankingModule(lightning.LightningModule):
             torch.cuda.manual_seed(seed)
 
     def training_step(self, step: PlannedStep | Idle, index: int) -> Tensor:
-        """Compute the loss of one graph; that of a graph which another rank computes is zero."""
+        """Compute the loss of one graph: zero if another rank computes the graph."""
         # DDP takes the mean over the ranks, of which one computes the graph.
         loss = self.ranks.count * (self._no_loss() if isinstance(step, Idle) else self.graph_loss(step, index))
         self.log(TRAIN_LOSS, loss.detach(), on_step=False, on_epoch=True, batch_size=1, sync_dist=True)
@@ -68,7 +68,7 @@ class RankingModule(lightning.LightningModule):
         return self.loss(scores.float(), step.labels)
 
     def _no_loss(self) -> Tensor:
-        """Return zero with a gradient: DDP waits in each step until every rank has computed one."""
+        """Return zero with a gradient: DDP waits in each step until every rank has computed gradients."""
         return torch.stack([parameter.sum() for parameter in self.model.head.parameters()]).sum() * 0
 
     def on_train_epoch_end(self) -> None:
@@ -84,17 +84,17 @@ class RankingModule(lightning.LightningModule):
             self.log("table/bytes", float(table.bytes))
 
     def _total(self, cost: StepCost) -> StepCost:
-        """Return the cost of the steps of all ranks on rank 0, which logs it, and that of this rank on the others."""
+        """Return the cost of the steps of all ranks on rank 0, which logs it, and of this rank alone on the others."""
         costs = self.ranks.gather(cost) or [cost]
         total = StepCost(*map(sum, zip(*map(astuple, costs), strict=True)))
-        return replace(total, peak_states=max(one.peak_states for one in costs))
+        return replace(total, peak_states=max(cost.peak_states for cost in costs))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the tables of all ranks on rank 0, which writes the checkpoint, rank by rank."""
         if self.aggregator.table is not None:
             tables = self.ranks.gather(self.aggregator.table.state_dict())
             checkpoint["table"] = (
-                {name: torch.cat([one[name] for one in tables]) for name in tables[0]} if tables else {}
+                {name: torch.cat([table[name] for table in tables]) for name in tables[0]} if tables else {}
             )
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

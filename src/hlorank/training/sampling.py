@@ -18,7 +18,7 @@ from hlorank.featurize.features import GraphFeatures, TileFeatures
 Labels = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Sampler = Callable[[np.random.Generator, Labels, int], Indices]
-"""Draws distinct indices: a generator, the labels (configurations,), and how many to draw (at most that many)."""
+"""Function of a generator, labels (configurations,) and a number, at most `configurations`, to that many indices."""
 
 Targets = tuple[NDArray[np.int64], NDArray[np.float64]]
 """(configurations,) distinct configurations, and their runtimes."""
@@ -46,12 +46,12 @@ class Stream(IntEnum):
 
 
 def seed_sequence(seed: int, stream: Stream, *key: int) -> np.random.SeedSequence:
-    """Return the seed of the draw from a stream that some numbers identify."""
+    """Return the seed of a draw from a stream; the numbers of `key` identify the draw."""
     return np.random.SeedSequence([seed, stream, *key])
 
 
 def generator(seed: int, stream: Stream, *key: int) -> np.random.Generator:
-    """Return the generator of the draw from a stream that some numbers identify."""
+    """Return the generator of a draw from a stream; the numbers of `key` identify the draw."""
     return np.random.default_rng(seed_sequence(seed, stream, *key))
 
 
@@ -81,7 +81,7 @@ SAMPLERS: Mapping[str, Sampler] = MappingProxyType(
 
 
 def rankable_graphs(store: FeatureStore, split: Split, names: Iterable[str], count: int) -> list[str]:
-    """Return the names of the graphs of which validation draws at least two different labels."""
+    """Return the names of the graphs whose labels that validation draws, `count` at most, are not all equal."""
     drawn = {name: validation_targets(store.open(split, name), count)[1] for name in names}
     return [name for name, labels in drawn.items() if labels.min() < labels.max()]
 

@@ -27,7 +27,7 @@ from hlorank.version import __version__
 
 @dataclass(frozen=True)
 class Member:
-    """A network of a training: its seed, and the graphs of train that it leaves out to choose its best epoch."""
+    """A network of a training: its seed, and the graphs of train that are held out to choose its best epoch."""
 
     seed: int
     held_out: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ class Trained:
     """Result of a training, or of one of its members."""
 
     members: Sequence[CostModel] = ()  # networks, with the weights of their best epochs
-    predictors: Sequence[tuple[str, Predictor]] = ()  # by name: a trained baseline, or those that join the networks
+    predictors: Sequence[tuple[str, Predictor]] = ()  # by name: the trained baseline, or the baselines of a blend
     weights: Sequence[float] = ()  # of the mean of the networks and of each baseline; empty for equal ones
     steps: int = 0  # of the optimizer, trees or iterations of a solver; 0 where there was nothing to train on
     history: Sequence[Mapping[str, Any]] = ()  # a row for each epoch of each member, or each candidate of a baseline

@@ -39,9 +39,9 @@ class Idle(NamedTuple):
 class StepData(lightning.LightningDataModule):
     """Training steps on the graphs `train` of one member, and rankings of the graphs `valid`.
 
-    Several ranks have the same steps, and each computes some graphs of a step; in place of the others it is idle. With
-    an embedding table each training graph belongs to one rank, which has its entries; otherwise the graphs of each step
-    are dealt out. Either is balanced by the node states of the dense form.
+    Several ranks have the same steps, and each computes a part of a step's graphs; in place of the others it is idle.
+    With an embedding table each training graph belongs to one rank, which has its entries; otherwise the graphs of each
+    step are dealt out. Both are balanced by the node states of the dense form.
     """
 
     def __init__(self, setup: Setup, member: Member, planner: StepPlanner, ranks: ProcessGroup = ALONE) -> None:
@@ -69,7 +69,7 @@ class StepData(lightning.LightningDataModule):
         return self.settings.steps_per_epoch * self.settings.graphs_per_step
 
     def _graph_number(self, epoch: int, index: int) -> int:
-        """Return the graph of a step: every graph once in a round, each round in an order of its own."""
+        """Return the graph of a step: every graph once in a round, each round in another order."""
         round_, place = divmod(epoch * self.graphs_per_epoch + index, len(self.train))
         return int(self._order(round_)[place])
 
@@ -77,7 +77,7 @@ class StepData(lightning.LightningDataModule):
         return generator(self.seed, Stream.GRAPH_ORDER, number).permutation(len(self.train))
 
     def train_graph(self, number: int) -> GraphInputs:
-        """Open one of the graphs of `train`."""
+        """Open a graph of `train`."""
         return self._open("train", self.train[number])
 
     @property
@@ -97,7 +97,7 @@ class StepData(lightning.LightningDataModule):
         return chosen[drawn], labels[drawn]
 
     def step(self, epoch: int, index: int) -> Step:
-        """Draw the step of an epoch and an index within it, one for each graph."""
+        """Draw the step of an epoch and an index within it; each graph of an optimizer step has an index."""
         number = self._graph_number(epoch, index)
         graph = self.train_graph(number)
         rng = generator(self.seed, Stream.STEP, epoch, index)
@@ -119,7 +119,7 @@ class StepData(lightning.LightningDataModule):
         return self.planner(self.step(*key), generator(self.seed, Stream.DROP_EDGE, *key))
 
     def missing_plans(self, number: int, chosen: Mapping[int, NDArray[np.int64]]) -> list[PlannedPart]:
-        """Plan segments of a graph of `train`, each under some configurations; for `Aggregator.complete`."""
+        """Plan segments of a graph of `train` under the configurations of each; for `Aggregator.complete`."""
         return self.planner.without_gradient(self.train_graph(number), chosen)
 
     def table_entries(self) -> dict[str, int]:
@@ -182,7 +182,7 @@ class StepData(lightning.LightningDataModule):
         return self._steps
 
     def _loaded_step(self, key: tuple[int, int]) -> PlannedStep | Idle | Exception:
-        """Plan a step; a worker process returns an error, of which DataLoader would make one of another type."""
+        """Plan a step; a worker process returns an error, as DataLoader would change its type."""
         try:
             return self.planned_step(key) if self._is_own(*key) else Idle()
         except Exception as error:
@@ -223,7 +223,7 @@ def ordered(
         batch_size=None,
         sampler=keys,
         num_workers=workers,
-        # PyTorch's default would turn arrays into tensors, and memory maps cannot be indexed with those.
+        # PyTorch's default would turn arrays into tensors, with which memory maps cannot be indexed.
         collate_fn=lambda item: item,
         pin_memory=pin_memory,
         persistent_workers=workers > 0,

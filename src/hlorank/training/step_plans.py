@@ -24,7 +24,7 @@ from hlorank.training.methods import Method
 # Parts repeat the states that do not depend on the configuration; beyond this share they save little.
 _MAX_SHARE = 0.95
 # Node states of segments without gradient that are computed at once. Even a small segment takes milliseconds, so small
-# ones are computed together; more than these take memory and save no more time.
+# segments are computed together; more states take memory and save no more time.
 _STATES_AT_ONCE = 2**14
 # The backward pass needs gradients of some states besides what the forward pass keeps. The peak of both is 1.1 to 1.3
 # times what is kept for GraphSAGE, GCN, an MLP of edges and linear attention, and 1.6 times for GATv2.
@@ -35,7 +35,7 @@ class Step(NamedTuple):
     """Draw of a training step on one graph of J segments."""
 
     graph: GraphInputs
-    number: int  # of the graph among those that are trained on, for the keys of the embedding table
+    number: int  # of the graph among the graphs that are trained on, for the keys of the embedding table
     configurations: NDArray[np.int64]  # (configurations,), distinct
     labels: NDArray[np.float64]  # (configurations,), their runtimes
     with_gradient: NDArray[np.int64]  # (S,), the segments that are computed with gradient, increasing
@@ -43,9 +43,9 @@ class Step(NamedTuple):
 
 
 class PlannedPart(NamedTuple):
-    """Some segments under the configurations at some `places` of the step, which are computed at once.
+    """Segments under the configurations at `places` of the step, which are computed at once.
 
-    The embeddings of the plan are those of the first segment under each configuration, then of the next one.
+    The plan gives the embeddings of the first segment under each configuration, then of the next segment.
     """
 
     plan: PackedPlan
@@ -54,7 +54,7 @@ class PlannedPart(NamedTuple):
 
 
 class PlannedStep(NamedTuple):
-    """A training step with the plans of the segments that it computes; its first fields are those of `Step`."""
+    """A training step with the plans of the segments that it computes; its first five fields are fields of `Step`."""
 
     number: int
     configurations: NDArray[np.int64]
@@ -62,9 +62,9 @@ class PlannedStep(NamedTuple):
     with_gradient: NDArray[np.int64]
     draws: NDArray[np.float64]
     local: NDArray[np.integer]  # (J, configurations), the local configuration of each segment
-    others: list[PlannedPart]  # without gradient, computed first: the sampled ones keep states for the backward pass
+    others: list[PlannedPart]  # without gradient, computed first: sampled parts keep states for the backward pass
     sampled: list[PlannedPart]  # with gradient
-    recomputed: bool  # those do not fit into memory together, and are computed again for the backward pass, one by one
+    recomputed: bool  # the sampled parts do not fit into memory together: the backward pass computes each again
     dense_states: int  # the states of the plans in the dense form
 
     @property
@@ -85,8 +85,8 @@ class PlannedStep(NamedTuple):
 class StepPlanner:
     """Planning of training steps of a model by its recipe; a step leaves out a share of the edges, `drop_edge`.
 
-    Segments with more states than `max_states` are divided, a single one into parts of its configurations as long as
-    these have fewer, unless a layer mixes configurations.
+    Parts with more states than `max_states` are divided by segments, and a single segment by configurations, as long as
+    its parts have fewer states, and unless a layer mixes configurations.
     """
 
     recipe: Recipe
@@ -100,7 +100,7 @@ class StepPlanner:
         return cls(replace(model.recipe, share=model.config.dropout == 0), method, model.config.drop_edge, max_states)
 
     def __call__(self, step: Step, rng: np.random.Generator | None = None) -> PlannedStep:
-        """Make the plans of a step; the generator draws the edges that are left out, if any are."""
+        """Make the plans of a step; with `drop_edge`, the generator draws the edges that are left out."""
         graph, count = step.graph, len(step.configurations)
         sampled = step.with_gradient.tolist()
         others = sorted(set(range(len(graph.segments))) - {*sampled}) if self.method.others == "fresh" else []
@@ -138,9 +138,9 @@ class StepPlanner:
         )
 
     def without_gradient(self, graph: GraphInputs, chosen: Mapping[int, NDArray[np.int64]]) -> list[PlannedPart]:
-        """Plan some segments, with all of their edges, each under distinct configurations of its own.
+        """Plan segments with all of their edges, each under the distinct configurations that `chosen` has for it.
 
-        The `places` of a part are among the configurations of each of its segments, as far as it has them.
+        The `places` of a part count the configurations of each of its segments, which may have fewer.
         """
         recipe = replace(self.recipe, gradients=False)
 
@@ -191,8 +191,8 @@ class StepPlanner:
 def bytes_per_state(model: CostModel, step: PlannedStep) -> float:
     """Measure the memory of a step, in bytes for each state of its plans.
 
-    What autograd keeps of a forward pass is counted, whatever the layers are, except for the parameters. A model whose
-    layers mix no states has none: all counts as one.
+    What autograd keeps of a forward pass is counted, whatever the layers are, except for the parameters. Plans of a
+    model whose layers mix no states have 0 states, which count as 1.
     """
     parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, int] = {}
@@ -219,8 +219,8 @@ class StepMemory(NamedTuple):
 def measure_step(model: CostModel, planner: StepPlanner, graph: GraphInputs, settings: TrainerConfig) -> StepMemory:
     """Measure the smallest step on the largest graph, on the CPU; a ConfigError says that it takes more memory.
 
-    It has the segment with the most nodes under what cannot be divided: all configurations of a step if a layer mixes
-    them, and one otherwise.
+    It has the segment with the most nodes, under all configurations of a step if a layer mixes configurations, as a
+    part then cannot be divided, and under one configuration otherwise.
     """
     j = int(np.argmax([segment.nodes for segment in graph.segments]))
     count = settings.configs_per_step if Mixing.CONFIGURATIONS in model.recipe.mixing else 1

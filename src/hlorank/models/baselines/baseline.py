@@ -25,7 +25,7 @@ GRADIENT_BOOSTING, XGBOOST = "gradient_boosting", "xgboost"
 LINEAR_RANKING, RANDOM, DEFAULT_CONFIGURATION = "linear_ranking", "random", "default_configuration"
 ANALYTICAL = "analytical"
 LAYOUT_BASELINES = frozenset({ANALYTICAL, DEFAULT_CONFIGURATION})
-"""Those that read what only layout configurations have."""
+"""Baselines that read what only layout configurations have."""
 BASELINES: Mapping[str, type[Predictor]] = MappingProxyType(
     {
         GRADIENT_BOOSTING: Trees,
@@ -56,7 +56,7 @@ class Baseline:
         self.predictor, self.sizes = predictor, sizes
 
     def score(self, graph: GraphFeatures, memory_bytes: int) -> NDArray[np.float64]:
-        """Score all distinct configurations of a graph, as many at once as memory holds: (distinct,) float64."""
+        """Score all distinct configurations of a graph, in chunks that fit into memory: (distinct,) float64."""
         pooled = PooledGraph(graph, self.sizes)
         row_bytes = _COLUMN_BYTES * pooled_columns(self.sizes) + self.predictor.row_bytes
         score = partial(self.predictor.score, pooled)
@@ -72,23 +72,23 @@ def save_baseline(folder: Path, predictor: Predictor, spec: BaselineSpec) -> Non
     save_folder(folder, save(dict(vars(predictor))), spec)
 
 
-def load_joined(folder: Path, spec: ModelSpec) -> list[Baseline]:
-    """Read the baselines that join the cost models of a folder, whose digest has been checked.
+def load_blended(folder: Path, spec: ModelSpec) -> list[Baseline]:
+    """Read the baselines that are blended with the cost models of a folder, whose digest has been checked.
 
     Baselines of equal arrays are one object. A DataError names arrays or weights that do not fit the specification.
     """
     if unknown := [name for name in spec.baselines if name not in READABLE]:
-        raise DataError("baselines", f"some of {', '.join(BASELINES)}", ", ".join(unknown), file=folder / SPEC)
+        raise DataError("baselines", f"names of {', '.join(BASELINES)}", ", ".join(unknown), file=folder / SPEC)
     if len(spec.weights) not in (0, expected := 1 + len(spec.baselines)):
         raise DataError("weights", f"{expected} numbers", len(spec.weights), file=folder / SPEC)
     arrays = load_file(folder / WEIGHTS) if spec.baselines else {}
-    joined = list[Baseline]()
+    blended = list[Baseline]()
     known: dict[bytes, Baseline] = {}
     for number, name in enumerate(spec.baselines):
         prefix = f"{name}.{number}."
-        own = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
-        joined.append(known.setdefault(name.encode() + save(own), _read(name, own, spec, folder / WEIGHTS)))
-    return joined
+        fields = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
+        blended.append(known.setdefault(name.encode() + save(fields), _read(name, fields, spec, folder / WEIGHTS)))
+    return blended
 
 
 def load_baseline(folder: Path) -> tuple[Baseline, BaselineSpec]:

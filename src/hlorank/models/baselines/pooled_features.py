@@ -43,10 +43,10 @@ class PooledGraph:
     - Of the graph: log(1 + nodes), the share of each opcode, the mean of the numeric node features.
     - Of a layout configuration: the frequency of each value at each of its 18 positions, the share of nodes that it
       changes, the same by opcode, and the sum of the numeric features of the changed nodes. A node is changed if its
-      layout is not its most frequent one among the graph's distinct configurations, which for `default` search and for
-      measured data is mostly the compiler's own. Then the sums of what copies to the layouts move. Each of them as its
-      rank among the graph's configurations, in [0, 1]: the share of those that have less, and half of those that have
-      as much, of all configurations or of 1,000 of them.
+      layout is not its most frequent layout among the graph's distinct configurations, which for `default` search and
+      for measured data is mostly the compiler's choice. Then the sums of what copies to the layouts move. Each number
+      is replaced by its rank, in [0, 1], among all configurations of the graph, or 1,000 of them: the share of the
+      configurations with a smaller number, plus half of the share with an equal number.
     - Of a tile configuration: its features.
     """
 
@@ -128,7 +128,7 @@ class _PooledLayouts:
 
 
 def _most_frequent(layouts: LayoutFeatures) -> NDArray[np.int64]:
-    """Return the most frequent code of each configurable node, the smallest of those that tie."""
+    """Return the most frequent code of each configurable node, the smallest of codes that tie."""
     usual = [np.bincount(column).argmax() for _, block in column_blocks(layouts.codes) for column in block]
     return np.array(usual, dtype=np.int64)
 
@@ -147,19 +147,19 @@ class CopiedBytes:
     """Bytes that the configurations of a graph copy, by where and by how a copy reads them.
 
     The layouts of tensors are assigned as `hlorank.featurize.relayout` says. The output of a configurable node has its
-    configured layout, or else is row-major. A tensor that takes any layout has that which its first user demands, of
-    those that demand one, or else that of its first operand, or else is row-major. There is a copy for each layout that
-    the users of a tensor demand and it has not. A configurable node computes on row-major tensors, as XLA:CPU does, so
-    it copies each operand from its configured layout, and its result to it; and the program returns row-major tensors.
-    What is no permutation of all dimensions counts as no layout.
+    configured layout, or else is row-major. A tensor that takes any layout has the layout that the first of its users
+    with a demand demands, or else the layout of its first operand, or else is row-major. There is a copy for each other
+    layout that users of a tensor demand. A configurable node computes on row-major tensors, as XLA:CPU does, so it
+    copies each operand from its configured layout, and its result to it; and the program returns row-major tensors.
+    Values that are no permutation of all dimensions count as no layout.
 
     For each of the `KINDS` there are the `READS` columns of `copied_bytes`.
     """
 
     def __init__(self, layouts: LayoutFeatures) -> None:
-        tensors, uses = (np.asarray(one).astype(np.int64) for one in (layouts.tensors, layouts.uses))
+        tensors, uses = (np.asarray(array).astype(np.int64) for array in (layouts.tensors, layouts.uses))
         self._codes, self._tensors = layouts.codes, tensors
-        self._uses = uses[np.lexsort((uses[:, 2] == 0, uses[:, 0]))]  # of a tensor, those of configurable nodes first
+        self._uses = uses[np.lexsort((uses[:, 2] == 0, uses[:, 0]))]  # of a tensor, uses by configurable nodes first
         levels = [_levels(uses, target, len(tensors)) for target in (0, 1)]
         self._from_users = _stages(uses[tensors[uses[:, 0], relayout.FLEXIBLE] > 0], 0, levels[0])
         self._from_operands = _stages(uses[uses[:, 2] == 0], 1, levels[1])
@@ -168,7 +168,7 @@ class CopiedBytes:
         self._shapes, self._shape_of = np.unique(shapes, axis=0, return_inverse=True)
 
     def __call__(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the columns of some distinct configurations, (configurations, `COPY_COLUMNS`) float64."""
+        """Return the columns of distinct configurations by number: (configurations, `COPY_COLUMNS`) float64."""
         return in_chunks(self._copied, rows, _USES // max(1, len(self._uses)))
 
     def _copied(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -178,19 +178,19 @@ class CopiedBytes:
         chosen = self._layouts.fitting(outputs, configured[0, columns[outputs]])
         assigned = np.zeros((len(columns), len(rows)), dtype=np.int16)
         assigned[outputs] = np.where(chosen, chosen, own[outputs, None])
-        self._spread(configured, assigned)
+        self._propagate(configured, assigned)
         wanted = self._demands(configured, assigned, self._uses)
         first, sums = self._first_ones(wanted), self._sums
         fixed, free = np.flatnonzero(self._uses[:, 2]), np.flatnonzero(self._uses[:, 2] == 0)
         parts = [
-            *(sums(tensors[some], assigned[tensors[some]], first[some]) for some in (fixed, free)),
+            *(sums(tensors[uses], assigned[tensors[uses]], first[uses]) for uses in (fixed, free)),
             sums(tensors[fixed], wanted[fixed], own[tensors[fixed], None]),
             sums(outputs, own[outputs, None], chosen),
             sums(last, assigned[last], own[last, None]),
         ]
         return np.concatenate(parts, axis=1)
 
-    def _spread(self, configured: Numbers, assigned: Numbers) -> None:
+    def _propagate(self, configured: Numbers, assigned: Numbers) -> None:
         """Assign layouts to the tensors that have none; `configured` is (slots, nodes, configurations)."""
         for uses in self._from_users:
             before = assigned[uses[:, 0]]
@@ -210,7 +210,7 @@ class CopiedBytes:
         return result
 
     def _first_ones(self, wanted: Numbers) -> Numbers:
-        """Return what each use demands, and none where one before it demands the same."""
+        """Return the layout that each use demands, none where an earlier use demands the same."""
         first, number = wanted.copy(), _numbers_within(self._uses[:, 0])
         for count in range(1, number.max(initial=0) + 1):
             uses = np.flatnonzero(number == count)
@@ -235,7 +235,7 @@ class CopiedBytes:
 
 
 class _LayoutTable:
-    """The layouts of a graph's tensors by number: minor_to_major padded with -1, first that without a dimension."""
+    """The layouts of a graph's tensors by number: minor_to_major padded with -1; number 0 has no dimension."""
 
     def __init__(self, codebook: NDArray[np.int8], tensors: Int64) -> None:
         slots = codebook.reshape(-1, LAYOUT_DIMS).astype(np.int64)
@@ -259,20 +259,20 @@ class _LayoutTable:
         self._renamed = np.array(renamed, np.int16).reshape(2, len(transposes), len(table))
 
     def fitting(self, tensors: Int64, numbers: Numbers) -> Numbers:
-        """Return layouts of all dimensions of tensors, and none for others."""
+        """Return the layouts that have all dimensions of their tensors, none for others."""
         return np.asarray(self._fitting[self.lengths[self.own[tensors]][:, None], numbers])
 
     def for_operands(self, tensors: Int64, numbers: Numbers) -> Numbers:
-        """Return the layouts that the operands of tensors need so that these have some layouts without a copy."""
+        """Return the layouts that the operands of tensors need so that the tensors have layouts without a copy."""
         return np.asarray(self._renamed[0, self._transpose[tensors][:, None], numbers])
 
     def from_operands(self, tensors: Int64, numbers: Numbers) -> Numbers:
-        """Return the layouts that tensors have without a copy if their operands have some layouts."""
+        """Return the layouts that tensors have without a copy, given the layouts of their operands."""
         return np.asarray(self._renamed[1, self._transpose[tensors][:, None], numbers])
 
 
 def _numbers_within(groups: Int64) -> Int64:
-    """Return the number of each element among those of its group, of sorted groups."""
+    """Return the number of each element within its group, of sorted groups."""
     return np.asarray(np.arange(len(groups)) - np.searchsorted(groups, groups))
 
 
@@ -304,11 +304,11 @@ def _permutes(layouts: Int64) -> NDArray[np.bool_]:
 
 
 def _renamed(table: Int64, axes: Int64) -> Int64:
-    """Return layouts (..., 6) with other names of dimensions, those beyond the transposed ones kept."""
+    """Return layouts (..., 6) with other names of dimensions; dimensions beyond the transposed ones keep theirs."""
     return np.asarray(np.where(table >= 0, axes[table], -1))
 
 
 def _find(table: Int64, layouts: Int64) -> NDArray[np.int16]:
-    """Return the rows of a sorted table where layouts are."""
+    """Return the rows of layouts in a sorted table."""
     radix = (LAYOUT_DIMS + 1) ** np.arange(LAYOUT_DIMS)[::-1]
     return np.searchsorted((table + 1) @ radix, (layouts + 1) @ radix).astype(np.int16)

@@ -28,7 +28,7 @@ class Predictor(ABC):
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], columns: int) -> Self:
-        """Make a predictor for so many pooled columns from its fields by name; DataError if they are others."""
+        """Make a predictor for this number of pooled columns from its fields by name; other fields are a DataError."""
         names = {field.name for field in fields(cls)}
         if arrays.keys() != names:
             raise DataError("weights", f"the arrays {sorted(names)}", sorted(arrays))
@@ -57,7 +57,7 @@ class Predictor(ABC):
 
 
 def check_values(name: str, valid: NDArray[np.bool_], expected: str) -> None:
-    """Check the values of an array, of which `valid` is the mask of those that are allowed."""
+    """Raise DataError unless the mask `valid` of the values of an array is true for all."""
     if not valid.all():
         raise DataError(name, expected, f"others, first at {np.argmin(valid)}")
 

@@ -6,11 +6,11 @@ refinement, also called the 1-dimensional Weisfeiler-Leman test, finds them: (no
 colour for their features and configuration, and every layer of message passing refines it by the colours of the
 neighbours (Shervashidze et al., "Weisfeiler-Lehman Graph Kernels", JMLR 2011; used to compress graph neural networks by
 Bollen et al., "Learning Graph Neural Networks using Exact Compression", GRADES-NDA 2023). Each layer then runs on a
-quotient graph: a bipartite graph from the colours before it to those after it. The result is exact, whatever the
+quotient graph: a bipartite graph from the colours before it to the colours after it. The result is exact, whatever the
 weights of the layers.
 
 Everything here is NumPy. `declarations` has what the layers of a model declare, and `build_plan` builds from it, for a
-segment and some configurations, all indices that the model needs; the model itself is tensors only.
+segment and configurations, all indices that the model needs; the model itself is tensors only.
 
 An example of four nodes. An `add`, node 1, consumes a `dot`, node 0, and two equal parameters, nodes 2 and 3. Only the
 `dot` is configurable, and there are two configurations, A and B. That makes eight states, of four initial colours:

@@ -29,7 +29,7 @@ from hlorank.models.compression.segment import ConfigurationBatch, LayoutBatch, 
 
 
 def dense_states(recipe: Recipe, segment: Segment, configurations: int) -> int:
-    """Return the number of states that layers which mix states compute in the dense form."""
+    """Return the number of states that the mixing layers of a recipe compute in the dense form."""
     layers = sum(isinstance(step, Mix) and step.mixing is not Mixing.ROW for step in recipe.steps)
     return layers * segment.nodes * configurations
 
@@ -216,7 +216,7 @@ def sparse(
 
 
 def _roots(before: Colouring, after: Colouring, gradients: bool) -> Sparse[Array] | None:
-    """Return the colour before of each colour after; None if that is its own number."""
+    """Return the colour before of each colour after; None if both have the same number."""
     if len(before) == len(after):
         return None
     return sparse(after.roots(before), np.arange(len(after) + 1), len(before), gradients=gradients)

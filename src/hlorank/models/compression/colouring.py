@@ -21,18 +21,18 @@ class Colouring:
     """
 
     colour_of: NDArray[np.int64]  # (nodes, configurations), the colour of each node under each configuration
-    prefix: int  # of the first so many nodes the colour may depend on the configuration; others have one under all
+    prefix: int  # number of the first nodes whose colour may depend on the configuration; of later nodes it does not
     first: NDArray[np.int64]  # (colours,), index of the first occurrence of each colour in the flat `colour_of`
 
     @classmethod
     def identity(cls, nodes: int, configurations: int) -> Colouring:
-        """Return the colouring of the dense form: every node has a colour of its own for every configuration."""
+        """Return the colouring of the dense form: every pair of a node and a configuration has another colour."""
         every = np.arange(nodes * configurations)
         return cls(every.reshape(nodes, configurations), nodes, every)
 
     @classmethod
     def of_keys(cls, prefix: NDArray[Any], others: NDArray[Any]) -> Colouring:
-        """Return a colour for each distinct key: of (prefix nodes, configurations), and (other nodes,) under all."""
+        """Give each distinct key a colour: keys (prefix nodes, configurations), and (other nodes,), equal under all."""
         nodes, configurations = prefix.shape
         number = pd.factorize(np.concatenate([prefix.ravel(), others]))[0]
         first = np.flatnonzero(np.diff(np.maximum.accumulate(number), prepend=-1))
@@ -64,7 +64,7 @@ class Colouring:
         return before.colour_of.ravel()[self.first]
 
     def refine(self, neighbourhood: Neighbourhood, prefix: int) -> Colouring:
-        """Return the colouring after a layer of message passing, by when configurations reach the nodes of `prefix`."""
+        """Return the colouring after a layer of message passing, if configurations reach the first `prefix` nodes."""
         # Colours get random hashes. Their sums over two neighbourhoods that differ agree with probability below 2^-50.
         hashes = np.random.default_rng(0).integers(2**64, size=len(self), dtype=np.uint64)[self.colour_of]
         keys = neighbourhood.hashes @ hashes

@@ -30,12 +30,12 @@ class EdgeKind:
     """The edges that a layer of message passing uses."""
 
     norm: Norm  # the normalization of their weights
-    # as the setting `model.directions`: edges from operands and from users are of a type each, or of one type and count
-    # together, or edges from users alone are used
+    # as the setting `model.directions`. separate: edges from operands and from users have two types; shared: they have
+    # one type, and count together; users: only edges from users are used
     directions: Directions
-    # every node receives from itself along an edge, type 0; else the layer adds a node's own state itself
+    # every node receives from itself along an edge, type 0; else the layer itself adds the state of the node
     itself: bool = True
-    # these edges are of a type of their own; else, unless directions are separate, all are of one type
+    # these edges have another type than edges between nodes; else, unless directions are separate, all have one type
     own_type: bool = True
     to_configurable: bool = False  # only edges to configurable nodes, and of nodes to themselves
     form: EdgeForm = EdgeForm.MATRIX  # how the layer reads them
@@ -52,7 +52,7 @@ class EdgeKind:
 
 
 class Mixing(Enum):
-    """States that the new state of a node under a configuration depends on, besides its own state."""
+    """States that the new state of a node under a configuration depends on, besides its state before."""
 
     ROW = "row"  # none
     NEIGHBOURS = "neighbours"  # the states of the neighbours under the same configuration
@@ -91,10 +91,10 @@ Step = Mix | Join | Start | Residual
 class Recipe:
     """The steps of a model, as far as they decide which of its states are equal."""
 
-    steps: tuple[Step, ...]  # in the order in which the model takes them; there is one join at least
+    steps: tuple[Step, ...]  # in the order in which the model takes them; there is at least one join
     join: Literal["early", "late", "every"]  # as the setting `model.join`
     pool_configurable: bool = False  # a pooling takes the configurable nodes alone
-    # nodes with equal features may have equal states; not where each node has a dropout mask of its own
+    # nodes with equal features may have equal states; false where each node has another dropout mask
     share: bool = True
     # each colour, and each distinct local configuration of a segment, is computed once; False is the dense form, every
     # node under every configuration

@@ -43,7 +43,7 @@ class QuotientEdges(NamedTuple, Generic[A]):
     The edges of nodes from themselves, if there are any, are in each direction.
     """
 
-    # (colours after, colours before), the colour before of each colour; None if that is its own number
+    # (colours after, colours before), the colour before of each colour; None if both have the same number
     roots: Sparse[A] | None
     directions: tuple[A, ...]  # (2, edges) int64 for each, colours before and after
     weights: tuple[A, ...]  # (edges,) float64 for each
@@ -55,7 +55,8 @@ class QuotientPieces(NamedTuple, Generic[A]):
     roots: Sparse[A] | None  # as in `QuotientEdges`
     target: A  # (edges,) int64, the colour after, ascending
     source: A  # (edges,) int64, the colour before; with separate directions `types * colour + type`
-    # about as many edges in each as there are colours before: the first and last colour after, and edge
+    # of each piece the first colour after, the colour behind its last, its first edge, and the edge behind its last; a
+    # piece has about as many edges as there are colours before
     bounds: tuple[tuple[int, int, int, int], ...]
 
 
@@ -101,12 +102,12 @@ class PoolIndex(NamedTuple, Generic[A]):
 
     configurations: int  # their number, the same for each segment
     nodes: A  # (rows, 1) int64, number of pooled nodes
-    # (rows + segments, colours), the pooled states: first those of the nodes that have a colour for each configuration,
-    # row by row; then, for each segment, those of all its other nodes. None if every node that has states is pooled,
-    # they are dense, and there is one segment
+    # (rows + segments, colours), the pooled states: first of the nodes that have a colour for each configuration, row
+    # by row; then, segment by segment, of all other nodes. None if every node that has states is pooled, the states are
+    # dense, and there is one segment
     states: Sparse[A] | None
-    # (2, rows) int64, the row of `states` of the pair and the row of its segment, each replaced by the other if it has
-    # no entry; None where `states` is None
+    # (2, rows) int64, the row of `states` of the pair and the row of its segment, each replaced by the other where it
+    # is empty; None where `states` is None
     filled: A | None
     # (rows, colours), the states of configurable nodes; None where `states` is None, or where no pooling reads it
     configurable: Sparse[A] | None
@@ -131,4 +132,4 @@ class Plan(NamedTuple, Generic[A]):
     steps: tuple[StepIndex[A], ...]  # an index for each step of the recipe, None for a step that needs none
     pool: PoolIndex[A]  # what is pooled
     inverse: A | None  # (rows,) int64, the embedding of each row of the result; None if they are the same
-    states: int  # the work: number of states that layers which mix states compute
+    states: int  # the work: number of states that mixing layers compute

@@ -1,4 +1,4 @@
-"""Segments of a graph, and some of their configurations, as integers and features."""
+"""Segments of a graph and their configurations, as integers and features."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hlorank.models.compression.declarations import EdgeKind, Norm
 
 
 class Neighbourhood(NamedTuple):
-    """Edges of a segment, grouped by the node that receives, and of each node by their type."""
+    """Edges of a segment, grouped by the node that receives, and within its group by their type."""
 
     starts: NDArray[np.int64]  # (nodes + 1,) index of the first entry of each node, which is from the node itself
     source: NDArray[np.int64]  # (entries,) the node that sends
     edge_type: NDArray[np.int64]  # (entries,) 0 the node itself; then 1 an operand and 2 a user, or 1 either
     weight: NDArray[np.float64]  # (entries,) float64
-    hashes: csr_array  # nodes x nodes, uint64, the entries with a random number for each pair of edge type and weight
+    hashes: csr_array  # nodes x nodes, uint64, of each entry the random number of its pair of edge type and weight
 
 
 class Edges:
@@ -109,7 +109,7 @@ class Segment:
     node_ids: NDArray[np.int64]  # (nodes,) int64, numbers of these nodes in the graph
     part: NDArray[np.int64]  # (nodes,) int64, the segment of each node
     parts: int  # number of segments
-    # (initial colours,) int64, their numbers in the graph, by which those of stacked segments are compared
+    # (initial colours,) int64, their numbers in the graph, by which colours of stacked segments are compared
     colours: NDArray[np.int64]
     initial_colour: NDArray[np.int64]  # (nodes,) int64, equal for nodes with equal features
     # (initial colours, node columns) float32, the features of the nodes of each initial colour
@@ -121,7 +121,7 @@ class Segment:
     hop_prefixes: Sequence[int]
     # (configurable nodes,) int64, their columns in the graph's configuration codes; none for tiles
     config_columns: NDArray[np.int64]
-    pooled: NDArray[np.bool_] | None  # (nodes,) bool, the segment's own nodes, which are pooled; None without a halo
+    pooled: NDArray[np.bool_] | None  # (nodes,) bool, the nodes outside the halo, which are pooled; None without a halo
 
     @property
     def nodes(self) -> int:
@@ -193,7 +193,7 @@ def stack(segments: Sequence[Segment]) -> Segment:
 
 @dataclass(frozen=True, eq=False)
 class LayoutBatch:
-    """Layout configurations of a segment; of stacked segments, each has as many of its own."""
+    """Layout configurations of a segment, or as many of each of several stacked segments."""
 
     codebook: NDArray[np.int64]  # (U, 18) int64, layout values -1..5, of these configurations
     sizes: NDArray[np.floating]  # (U, 18) float32, the sizes of these dimensions; see `LayoutFeatures`

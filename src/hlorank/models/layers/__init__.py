@@ -1,1 +1,1 @@
-"""Layers over states with a configuration axis, one operator in each module."""
+"""Layers of the cost model, and LAYERS, by which the configuration names them."""

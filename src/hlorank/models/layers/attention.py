@@ -50,8 +50,8 @@ class Gps(Layer):
     """A local and a global view of each node, and an MLP over their sum: the GPS layer.
 
     y = norm(z + MLP(z)), z = norm(x + GraphSAGE(x)) + norm(x + LinearAttention(x)) (Rampasek et al., NeurIPS 2022,
-    arXiv 2205.12454), with layer normalization, and twice the width within the MLP. It has its own residual
-    connections.
+    arXiv 2205.12454), with layer normalization, and twice the width within the MLP. Residual connections are part of
+    the layer.
     """
 
     mixing = Mixing.SEGMENT
@@ -73,7 +73,7 @@ class Gps(Layer):
 
 
 class _Compare(torch.autograd.Function):
-    """C x softmax over configurations of k x; half of the time of its operations one by one."""
+    """C x softmax over configurations of k x, in half of the time of its separate operations."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, k: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ class Layer(nn.Module):
 
     mixing: ClassVar[Mixing]  # the states on which a new state depends
     by_node: ClassVar[bool] = False  # a ROW layer gets a `MaskIndex`
-    widens: ClassVar[int] = 1  # factor by which the states after the layer are wider than those before it
+    widens: ClassVar[int] = 1  # factor by which the states after the layer are wider than the states before it
     edges: EdgeKind | None = None  # the edges that it uses, if it uses any
 
     @property
@@ -113,7 +113,7 @@ def head_width(width: int, heads: int) -> int:
 class Dropout(Layer):
     """Dropout with one mask for all configurations, so that they stay comparable within a step.
 
-    In training, nodes must not share a colour, as each has a mask of its own; see `Recipe.share`.
+    In training, nodes must not share a colour, as each has another mask; see `Recipe.share`.
     """
 
     mixing = Mixing.ROW

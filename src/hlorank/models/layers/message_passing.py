@@ -30,7 +30,7 @@ class Convolution(Layer):
 
     mixing = Mixing.NEIGHBOURS
     norm: ClassVar[Norm]
-    own_weights: ClassVar[bool]  # W_k of the node itself differs from that of its neighbours, if these share one
+    own_weights: ClassVar[bool]  # W_k of the node itself differs from the W_k of its neighbours, if these share it
 
     def __init__(self, inputs: int, width: int, directions: Directions) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class EdgeWise(Layer):
         self.sources = nn.Linear(width, self._maps * width, bias=False)
 
     def combine(self, target: Tensor, source: Tensor, index: Tensor, states: int) -> Tensor:
-        """Compute so many new states, (states, width), from the edges to them.
+        """Compute the new states, (states, width), from the edges to them.
 
         Target and source are (edges, width), W x_v + b and W_k x_u; index is (edges,), ascending, the new state of v.
         """

@@ -1,4 +1,4 @@
-"""Any message passing operator of PyTorch Geometric: its own by their names, and those of plugins."""
+"""Message passing operators of PyTorch Geometric by name, and operators of plugins."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ _SELF_LOOPS, _EDGE_WEIGHT = "self_loops", "edge_weight"
 class Operator(Layer):
     """A convolution of PyTorch Geometric, from the colours before to the colours after.
 
-    A colour after is a target node whose own features are those of its colour before, so an operator that takes
-    bipartite graphs computes exactly what it computes on the graph of all nodes under all configurations, if its
-    result does not depend on the order of the edges. With separate directions there are two convolutions, over
-    operands and over users, whose results are added up. The `arguments` are those of the class besides the widths; in
-    addition `self_loops`, true if nodes receive from themselves, and `edge_weight`, a norm of edges, for a class with
-    such an argument.
+    A colour after is a target node with the features of its colour before, so an operator that takes bipartite graphs
+    computes exactly what it computes on the graph of all nodes under all configurations, if its result does not depend
+    on the order of the edges. With separate directions there are two convolutions, over operands and over users, whose
+    results are added up. The `arguments` are the arguments of the class besides the widths; in addition `self_loops`,
+    true if nodes receive from themselves, and `edge_weight`, a norm of edges, for a class with such an argument.
     """
 
     mixing = Mixing.NEIGHBOURS

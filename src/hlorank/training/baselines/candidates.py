@@ -13,16 +13,16 @@ from hlorank.models.baselines.pooled_features import PooledGraph
 from hlorank.models.baselines.predictors import Predictor, Trees
 
 MAX_ROWS = 250_000
-"""Rows, over all graphs, that a baseline is fitted to at most: about a gigabyte, whatever the number of graphs."""
+"""Maximum number of rows, over all graphs, that a baseline is fitted to: about a gigabyte."""
 
 
 def rows_of_each(wanted: int, graphs: int) -> int:
-    """Return how many rows of each graph a baseline is fitted to: as many as wanted, but `MAX_ROWS` over all."""
+    """Return the number of rows of each graph that a baseline is fitted to: `wanted`, but at most `MAX_ROWS` in all."""
     return max(2, min(wanted, MAX_ROWS // max(1, graphs)))
 
 
 class Candidate(NamedTuple):
-    """A predictor among those of which the best on the validation graphs is kept."""
+    """A fitted predictor; the candidate that is best on the validation graphs is kept."""
 
     predictor: Predictor
     epoch: int = 1  # number in the history, increasing
@@ -32,7 +32,7 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """Candidates, the time of a step, None for a rule, and all trees where a candidate is some of them."""
+    """Candidates, the time of a step, None for a rule, and all trees where each candidate is the first of them."""
 
     candidates: Sequence[Candidate]
     step_seconds: float | None = None

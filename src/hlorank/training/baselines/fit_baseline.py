@@ -1,4 +1,4 @@
-"""Fitting of a baseline to the graphs of train, choice among its candidates on valid, and joining with networks."""
+"""Fitting of a baseline to the graphs of train, choice among its candidates on valid, and blending with networks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from hlorank.training.setup import Setup, Trained
 
 log = logging.getLogger(__name__)
 
-_TEMPERATURE = 0.03  # of the weights of models that are joined
+_TEMPERATURE = 0.03  # of the weights in a blend
 
 
 def random_scores(store: FeatureStore, names: Sequence[str], settings: BaselineConfig, seed: int) -> Fit:  # noqa: ARG001 - not fitted
@@ -56,7 +56,7 @@ class FitRecipe(NamedTuple):
     """Fitting of a baseline to training graphs of a store, by their names, with settings and a seed."""
 
     fit: Callable[[FeatureStore, Sequence[str], BaselineConfig, int], Fit]
-    untrained: Callable[[int], Predictor] | None  # of so many columns, without graphs to train on; None for a rule
+    untrained: Callable[[int], Predictor] | None  # by the number of columns, if no graph is trained on; None for a rule
     settings: Sequence[str] = ()  # keys of the section `baseline` that it reads
 
 
@@ -75,18 +75,18 @@ RECIPES: Mapping[str, FitRecipe] = MappingProxyType(
 
 
 def check_baseline(method: str, collection: str) -> None:
-    """Check that the library of a baseline is installed, and that it is one for the kind of the collection."""
+    """Raise ConfigError if the library of a baseline is not installed, or it reads layouts and these are tiles."""
     if method == XGBOOST and find_spec("xgboost") is None:
         remedy = "pip install 'hlorank[rivals]', or set method to gradient_boosting, which needs no extra"
         raise ConfigError(f"method=xgboost: the library is not installed; {remedy}")
     if method in LAYOUT_BASELINES and Collection.parse(collection).kind == "tile":
         others = ", ".join(name for name in BASELINES if name not in LAYOUT_BASELINES)
-        remedy = f"set method to one of {others}, or collection to one of layouts"
+        remedy = f"set method to one of {others}, or collection to a collection of layouts"
         raise ConfigError(f"method={method}: it reads layouts, which {collection} has not; {remedy}")
 
 
 def fit_baseline(setup: Setup, method: str, seed: int) -> Trained:
-    """Fit a baseline to the graphs of train, and keep the candidate that is best on those of valid.
+    """Fit a baseline to the graphs of train, and keep the candidate that is best on the graphs of valid.
 
     The same seed gives the same bytes, and an interrupted fit starts again. The history has a row for each candidate:
     epoch, train_loss (None for a rule), valid_kendall_tau (None without validation graphs), step_seconds (None for a
@@ -132,10 +132,10 @@ def _validate(fit: Fit, store: FeatureStore, valid: Sequence[str], max_targets: 
 
 
 def blend(setup: Setup, trained: Trained) -> Trained:
-    """Fit the baselines of `ensemble.baselines`, each with the seed after that of the last one of its name.
+    """Fit the baselines of `ensemble.baselines`, and weigh them and the networks; the n-th of a name has seed + n - 1.
 
-    The weights are proportional to exp(tau / 0.03), with tau the mean Kendall tau of each over the graphs of valid, of
-    the networks together; without such graphs they are equal. The result has the Kendall tau of all together.
+    The weights are proportional to exp(tau / 0.03), with tau the mean Kendall tau over the graphs of valid, of each
+    baseline, and of the networks together; without such graphs they are equal. The result has the tau of the blend.
     """
     config = setup.config
     names, seed, memory_bytes = config.ensemble.baselines, config.seed, config.evaluate.memory_bytes
@@ -149,10 +149,11 @@ def blend(setup: Setup, trained: Trained) -> Trained:
         chosen, labels = validation_targets(graph.features, config.trainer.validation_configs)
         members = [score_configurations(model, graph, chosen, memory_bytes) for model in trained.members]
         pooled = PooledGraph(graph.features, input_sizes(setup.graphs.store.spec))
-        ranked.append(([mean_of_members(members), *(one.score(pooled, chosen) for _, one in predictors)], labels))
+        baselines = [predictor.score(pooled, chosen) for _, predictor in predictors]
+        ranked.append(([mean_of_members(members), *baselines], labels))
     alone = np.zeros(1 + len(predictors))
     if ranked:
-        alone = np.mean([[kendall_tau(own, labels) for own in scores] for scores, labels in ranked], axis=0)
+        alone = np.mean([[kendall_tau(score, labels) for score in scores] for scores, labels in ranked], axis=0)
     weights = np.exp((alone - alone.max()) / _TEMPERATURE).tolist()
     shown = zip(["networks", *names], weights, strict=True)
     log.info("weights: %s", ", ".join(f"{name} {weight:.2f}" for name, weight in shown))

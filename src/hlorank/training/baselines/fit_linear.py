@@ -50,9 +50,9 @@ def fit_linear(store: FeatureStore, names: Sequence[str], settings: BaselineConf
 
 
 def draw_differences(store: FeatureStore, names: Sequence[str], pairs: int, seed: int) -> NDArray[np.float64]:
-    """Draw as many pairs of each graph: (pairs, columns), the pooled features of the slower one less the faster one's.
+    """Draw `pairs` of each graph; return the difference of pooled features, slower minus faster: (all pairs, columns).
 
-    The first configuration of a pair is drawn uniformly, the second uniformly from those with another runtime.
+    The first configuration of a pair is drawn uniformly, the second uniformly from configurations with another runtime.
     """
     sizes = input_sizes(store.spec)
     pairs = rows_of_each(pairs, len(names))
@@ -75,7 +75,7 @@ def draw_pairs(
     ordered = labels[order]
     first = rng.integers(len(labels), size=count)
     low, high = (np.searchsorted(ordered, labels[first], side) for side in ("left", "right"))
-    other = rng.integers(len(labels) - (high - low))  # positions among all labels but this one
+    other = rng.integers(len(labels) - (high - low))  # positions among all other labels
     second = order[np.where(other < low, other, other + high - low)]
     lower = labels[first] < labels[second]
     return np.where(lower, first, second), np.where(lower, second, first)
@@ -88,7 +88,7 @@ def fit_analytical(store: FeatureStore, names: Sequence[str], settings: Baseline
     configuration, less their means over the graph, and s the standard deviation of t there, a candidate minimizes
     mean(((t - w . x) / s)^2) + strength |w scale|^2 for w >= 0 (Lawson and Hanson, "Solving Least Squares Problems",
     1974); the scale of a column is the root mean square of x / s. An epoch is the number of a strength, the loss is the
-    mean above, and a step one solution. Of a graph with too many configurations evenly spaced ones are read.
+    mean above, and a step is a solution. Of a graph with too many configurations, evenly spaced rows are read.
     """
     most = rows_of_each(settings.rows_per_graph, len(names))
     system = np.concatenate([_equations(store, name, most) for name in names])
@@ -109,7 +109,7 @@ def fit_analytical(store: FeatureStore, names: Sequence[str], settings: Baseline
 
 
 def _equations(store: FeatureStore, name: str, most: int) -> NDArray[np.float64]:
-    """Return x / s and t / s of at most so many configurations of a graph: (rows, `COPY_COLUMNS` + 1) float64."""
+    """Return x / s and t / s of at most `most` configurations of a graph: (rows, `COPY_COLUMNS` + 1) float64."""
     graph = store.open("train", name)
     rows, labels = graph.targets()
     read = np.linspace(0, len(rows) - 1, min(most, len(rows))).round().astype(np.int64)

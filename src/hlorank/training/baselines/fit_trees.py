@@ -168,12 +168,12 @@ def trees_of(regressor: HistGradientBoostingRegressor) -> Trees:
 def trees_of_xgboost(trees: Sequence[dict[str, Any]]) -> Trees:
     """Return trees as XGBoost saves them: arrays, with float32 `x < threshold` on the left, and larger = faster."""
 
-    def joined(name: str, dtype: type = np.int64) -> NDArray[Any]:
+    def field(name: str, dtype: type = np.int64) -> NDArray[Any]:
         return np.concatenate([np.array(tree[name], dtype=dtype) for tree in trees])
 
-    left, condition = joined("left_children"), joined("split_conditions", np.float32)  # of a leaf its value
+    left, condition = field("left_children"), field("split_conditions", np.float32)  # of a leaf its value
     below = np.nextafter(condition, np.float32(-np.inf))  # x < t is x <= the number before t
-    fields = joined("split_indices"), below, left, joined("right_children"), -condition, np.zeros(1)
+    fields = field("split_indices"), below, left, field("right_children"), -condition, np.zeros(1)
     return _trees([len(tree["left_children"]) for tree in trees], left < 0, *fields)
 
 
@@ -187,7 +187,7 @@ def _trees(
     value: NDArray[Any],
     base: NDArray[np.float64],
 ) -> Trees:
-    """Join trees of so many nodes, which are numbered from 0 in each."""
+    """Concatenate trees with these numbers of nodes, which are numbered from 0 in each tree."""
     first, own = np.cumsum(counts) - counts, np.arange(len(leaf))
     offset = np.repeat(first, counts)
     return Trees(

@@ -1,1 +1,1 @@
-"""Graph segment training (GST): methods, sampling of segments, the embedding table and head finetuning."""
+"""Graph segment training (GST): aggregation of a graph's segments, the embedding table and head finetuning."""

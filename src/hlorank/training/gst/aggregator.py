@@ -30,7 +30,7 @@ MissingPlans = Callable[[int, Mapping[int, NDArray[np.int64]]], list[PlannedPart
 class StepCost:
     """Amount of computation of one or more training steps."""
 
-    states: int = 0  # node states that the layers computed, each distinct one of a segment once
+    states: int = 0  # node states that the layers computed, each distinct state of a segment once
     dense_states: int = 0  # the same in the dense form, every node under every configuration
     peak_states: int = 0  # the most states that were held at once for their gradients
     looked_up: int = 0  # embeddings of segments that were looked up in the table
@@ -40,7 +40,7 @@ class StepCost:
 
 
 class MissingPart(NamedTuple):
-    """Segments that the table lacks, and the keys of the first embeddings of each; the others are of no use."""
+    """Segments that the table lacks, and the keys of the first embeddings of each; further embeddings are unused."""
 
     part: PlannedPart
     keys: list[list[int]]
@@ -57,7 +57,7 @@ class CompleteStep(NamedTuple):
 
 
 class Aggregator:
-    """Aggregation of a graph's segments by a method: some with gradient, the others fresh, stale or left out.
+    """Aggregation of a graph's segments by a method: sampled segments with gradient, others fresh, stale or left out.
 
     A ConfigError says that the table's budget is smaller than one entry, or that embeddings depend on the
     configurations of their step and cannot be kept for later steps.
@@ -80,9 +80,9 @@ class Aggregator:
         self.cost = StepCost()  # of all steps since it was last replaced
 
     def complete(self, step: PlannedStep, plans: MissingPlans) -> CompleteStep:
-        """Look up the embeddings of a step, weigh them, and plan those that the table lacks.
+        """Look up the embeddings of a step, weigh them, and plan the embeddings that the table lacks.
 
-        This is done just before the step, not ahead of it: only then the table is known.
+        This is done just before the step, not ahead of it: only then the content of the table is known.
         """
         count = len(step.local)
         sampled = np.zeros(count, dtype=np.bool_)

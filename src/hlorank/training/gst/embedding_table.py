@@ -60,9 +60,10 @@ class EmbeddingTable:
         return len(self) * self.entry_bytes
 
     def check_budget(self, entries: Mapping[str, int]) -> None:
-        """Check that the entries of any one graph's working set fit: one evicted before it is read again is useless.
+        """Check that the entries of each graph's working set fit: an entry evicted before it is read is useless.
 
-        Where those of all graphs do not fit, a warning says so: the others are computed in each step, or left out.
+        Where the entries of all graphs together do not fit, a warning says so: the entries that the table lacks are
+        computed in each step, or left out. `entries` are the numbers of entries by graph.
         """
         graph, count = max(entries.items(), key=lambda item: item[1], default=("", 0))
         half = "" if self._embeddings.dtype == torch.float16 else ", or set segments.table_dtype to float16"
@@ -79,7 +80,7 @@ class EmbeddingTable:
             )
 
     def look_up(self, keys: Sequence[int]) -> NDArray[np.bool_]:
-        """Return for each key whether the table has an entry, (keys,); for those that it has, this is a use."""
+        """Return for each key whether the table has an entry, (keys,); a look-up of an entry counts as a use."""
         present = np.fromiter((key in self._slots for key in keys), dtype=np.bool_, count=len(keys))
         for place in np.flatnonzero(present).tolist():
             self._slots.move_to_end(keys[place])
@@ -124,7 +125,7 @@ class EmbeddingTable:
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Replace all entries by some of this width; of more than fit, the last are kept."""
+        """Replace all entries; of more than fit, the last are kept. Embeddings of another width are a DataError."""
         state = {name: values[-self.capacity :] for name, values in state.items()}
         embeddings = state["embeddings"]
         if embeddings.shape[1] != self._embeddings.shape[1]:

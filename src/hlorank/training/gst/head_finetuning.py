@@ -34,7 +34,7 @@ class Aggregates(NamedTuple):
 
 
 class HeadData(lightning.LightningDataModule):
-    """Recomputed embeddings of the working sets and of what validation ranks, each computed once, by one of the ranks.
+    """Recomputed embeddings of the working sets and of what validation ranks, each computed once, by one rank.
 
     Only rank 0 has them afterwards: it trains the head alone, as that takes seconds.
     """
@@ -55,15 +55,15 @@ class HeadData(lightning.LightningDataModule):
     def _dealt(self, count: int, compute: Callable[[int], Aggregates]) -> list[Aggregates]:
         """Compute the embeddings of each graph, by number, in turn on the ranks."""
         ranks = self._data.ranks
-        own = {number: compute(number) for number in range(ranks.number, count, ranks.count)}
+        computed = {number: compute(number) for number in range(ranks.number, count, ranks.count)}
         if ranks.count > 1:  # tensors on another rank's device cannot be read
-            own = {number: graph._replace(total=graph.total.cpu()) for number, graph in own.items()}
+            computed = {number: graph._replace(total=graph.total.cpu()) for number, graph in computed.items()}
         ranks.wait()  # graphs are dealt by their number, not by the work for all their configurations
-        found = {number: graph for part in ranks.gather(own) for number, graph in part.items()}
-        return [found[number] for number in sorted(found)]
+        gathered = {number: graph for part in ranks.gather(computed) for number, graph in part.items()}
+        return [gathered[number] for number in sorted(gathered)]
 
     def step(self, key: tuple[int, int]) -> Aggregates:
-        """Draw some configurations of a graph; they depend on the seed, and the epoch and the index in `key`, only."""
+        """Draw configurations of a graph; they depend on the seed, and the epoch and the index in `key`, only."""
         rng = generator(self._data.seed, Stream.HEAD_FINETUNING, *key)
         graph = self.train[int(rng.integers(len(self.train)))]
         count = min(self._data.settings.configs_per_step, len(graph.labels))
