@@ -177,7 +177,7 @@ def test_listed_configurations_of_valid_graphs_are_measured_next_to_all(tmp_path
     assert len(table(tmp_path / PREDICTIONS)) == 3 + 2 + 2
 
 
-WRONG_INDICES = [*([0, wrong] for wrong in (4, -1, 1.0, "1", True, None, [1])), [], {"0": 1}, 7, "0"]
+WRONG_INDICES = [*([0, wrong] for wrong in (4, -1, 1.0, "1", True, None, [1])), [], {"0": 1}, 1, 7, "0"]
 
 
 @pytest.mark.parametrize("content", [*({"a": wrong} for wrong in WRONG_INDICES), {"bert": [0]}, [0, 1]])

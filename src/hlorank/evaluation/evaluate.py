@@ -90,7 +90,7 @@ class ModelScores:
         return file.is_file() and read_json(file).get("segments_per_graph") == 1
 
     def facts(self) -> dict[str, Any]:
-        """Read the files anew, refuse a model of other data, and return the facts of the model for metrics.json."""
+        """Read the files again, refuse a model of other data, and return the facts of the model for metrics.json."""
         _loaded.cache_clear()
         trained, graphs = _loaded(self)
         spec = trained.spec
@@ -128,8 +128,10 @@ def _read_indices(path: Path, scored: ModelScores) -> dict[str, NDArray[np.int64
         raise DataError("graphs", expected, "none of them", file=path)
     for name, indices in listed.items():
         last = len(scored.store.open("valid", name).row_of) - 1
-        entries = indices if isinstance(indices, list) and indices else [indices]
-        if wrong := [index for index in entries if type(index) is not int or not 0 <= index <= last]:
+        wrong = [indices]
+        if isinstance(indices, list) and indices:
+            wrong = [index for index in indices if type(index) is not int or not 0 <= index <= last]
+        if wrong:
             raise DataError(name, f"a list of configuration indices in 0..{last}", wrong[0], file=path)
     return {name: np.array(indices, dtype=np.int64) for name, indices in listed.items()}
 
@@ -193,15 +195,16 @@ def evaluate_collection(
         _table(output / PER_GRAPH, per_graph_columns(kind)) as per_graph,
     ):
         results = map_graphs(evaluate_graph, tasks, compute, "Scoring")
-        for (split, name, _), (own, shown, found, order) in zip(tasks, results, strict=True):
+        for (split, name, _), (graph_rows, shown, found, order) in zip(tasks, results, strict=True):
             if order is not None:
                 submit(name, order)
             if split == "valid" and config.index_file is not None and name not in indices:
-                own[0]["note"] = "; ".join(filter(None, [own[0]["note"], f"not in {Path(config.index_file).name}"]))
+                note = f"not in {Path(config.index_file).name}"
+                graph_rows[0]["note"] = "; ".join(filter(None, [graph_rows[0]["note"], note]))
             points.writerows(shown)
-            per_graph.writerows(own)
-            rows[split] += own
-            correlations[split].append((own[0]["family"], found))
+            per_graph.writerows(graph_rows)
+            rows[split] += graph_rows
+            correlations[split].append((graph_rows[0]["family"], found))
     with _table(output / PROPERTIES, PROPERTY_COLUMNS) as table:
         for split in splits:
             table.writerows({"split": split, **row} for row in mean_effects(correlations[split]))
