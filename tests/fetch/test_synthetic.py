@@ -96,7 +96,7 @@ def test_graphs_depend_on_settings_and_code_and_not_on_their_number(
 
 
 def test_generated_data_are_layouts_that_are_labelled_so_of_settings_in_range(tmp_path: Path) -> None:
-    for address in ("layout:xla:random", "tile:synthetic"):
+    for address in ("layout:xla:random", "layout:synthetic:models", "tile:synthetic"):
         with pytest.raises(ConfigError, match=rf"collection={address}: expected layout/synthetic"):
             fetch(Collection.parse(address), CONFIG, tmp_path)
     assert not list(tmp_path.iterdir())

@@ -104,7 +104,7 @@ def fetch(collection: Collection, config: SyntheticConfig, output: Path) -> None
     Complete files of an earlier run with the same settings and code, which are in synthetic.json next to the splits,
     are kept; all other files of the splits are removed.
     """
-    if collection.source != "synthetic" or collection.search is None:
+    if collection.source != "synthetic" or collection.search not in ("default", "random"):
         expected = "layout/synthetic/<default or random>, as all generated data is named"
         raise ConfigError(f"collection={collection}: expected {expected}; or choose another origin with data=")
     plain = {key: value for key, value in config.model_dump(mode="json").items() if key not in SPLITS}
