@@ -71,6 +71,7 @@ def _attempt(
     last = Progress("start")
     context = multiprocessing.get_context("spawn")  # a process that imports jax must not be a fork
     reading, writing = context.Pipe(duplex=False)
+    errors.touch()  # for a child that ends before its work
     process = context.Process(target=_work, args=(task, work, writing, errors))
     process.start()
     writing.close()

@@ -90,6 +90,18 @@ def test_each_death_is_named_and_one_outside_of_any_configuration_or_many_end_th
     assert outcome == Outcome(None, "in stage measure: the process was ended by SIGABRT")
 
 
+class Deadly(LayoutTask):
+    """A task that ends the process that reads it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os._exit, (3,)
+
+
+def test_a_child_that_ends_before_its_work_is_named() -> None:
+    outcome = child_process.supervise(small_task(Deadly, **vars(TASK)), hang_seconds=60)
+    assert outcome == Outcome(None, "in stage start: the process ended with status 3")
+
+
 def test_no_child_outlives_an_interrupted_parent(run: Run) -> None:
     pids: list[int] = []
 
