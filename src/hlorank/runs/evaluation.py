@@ -71,7 +71,8 @@ def _ui_table(per_graph: Path) -> dict[str, object]:
 
     The UI finds a graph's row in each run by the first column, and shows the second column first.
     """
-    table = pd.read_csv(per_graph)
+    names = dict.fromkeys(("split", "graph", "protocol"), "str")  # also a graph called 1, or NA
+    table = pd.read_csv(per_graph, dtype=names, keep_default_na=False, na_values=[""])
     key = table.pop("split") + "/" + table.pop("graph")
     key[table.pop("protocol") == "indexed"] += " (indexed)"
     table.insert(0, "graph", key)
