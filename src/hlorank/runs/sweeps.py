@@ -23,7 +23,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from hlorank.config import Config, ConfigError, TrackingConfig, load
-from hlorank.files import LOCKS, DataError, fingerprint, one_process, redact_credentials
+from hlorank.files import LOCKS, DataError, fingerprint, one_line, one_process, redact_credentials
 from hlorank.metrics import BEST_TAU, TRAIN_SECONDS
 from hlorank.runs import store
 from hlorank.terminal import Column, print_table
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 TAU = "valid_kendall_tau"
 _KEY = "hlorank.sweep.key"  # machine, folder and command
 _REASON = "hlorank.reason"
-_REASON_LENGTH = 500  # a tag has room for 8,000 characters
 _DESCRIBED = 15  # rows of a table in the description of a sweep's run
 _STATES = ("interrupted", "failed", "pruned", "finished")
 _SEED, _SECONDS = "seed", "train_seconds"
@@ -91,8 +90,9 @@ def _record_failure(client: Any, parent: str, overrides: Iterable[str], error: E
     if run is None:
         experiment = client.get_run(parent).info.experiment_id
         run = client.create_run(experiment, run_name="failed", tags={**tags, "mlflow.parentRunId": parent})
-    text = next(filter(None, str(error).splitlines()), "")[:_REASON_LENGTH]
-    client.set_tag(run.info.run_id, _REASON, ": ".join(filter(None, [type(error).__name__, text])))
+    text = next(filter(None, str(error).splitlines()), "")
+    reason = one_line(": ".join(filter(None, [type(error).__name__, text])))  # a tag has room for it
+    client.set_tag(run.info.run_id, _REASON, reason)
     client.set_terminated(run.info.run_id, "FAILED")
 
 
@@ -184,7 +184,7 @@ def _print(table: pd.DataFrame, title: str) -> None:
 class Sweep:
     """Run of a sweep in the process that starts its jobs, which no other process of this checkout runs meanwhile.
 
-    A sweep with a name continues the latest run of its name; one without continues a run of the same command in this
+    A sweep with a name continues the latest run of its name; a sweep without a name, a run of the same command in this
     checkout that was interrupted.
     """
 
@@ -277,8 +277,8 @@ class SweepRun(Callback):
 
 def own_config(composed: DictConfig) -> Config:
     """Return hlorank's configuration from a composition that also holds Hydra's."""
-    own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
-    return load(OmegaConf.to_container(own, resolve=True))
+    keys = [str(key) for key in composed if key != "hydra"]
+    return load(OmegaConf.to_container(OmegaConf.masked_copy(composed, keys), resolve=True))
 
 
 @contextmanager
