@@ -218,11 +218,13 @@ def test_checkpoints_of_other_code_are_removed(
         other = prepare_module.prepare(settings(trainer__max_epochs=1, seed=1), ALONE)
     for setup in (outdated, other):
         write_json(state / setup.key / RUN, {"run_id": "0" * 32, "settings": setup.key_without_code})
+    (state / "ended").mkdir()
+    (state / "ended" / RUN).touch()  # as a process sees it that reads while another one removes it
     with one_process(tmp_path / "state" / "locks" / outdated.key, "it"):
         train(config, tmp_path / "model")
-    assert {path.name for path in state.iterdir()} == {outdated.key, other.key}
+    assert {path.name for path in state.iterdir()} == {outdated.key, other.key, "ended"}
     train(config, tmp_path / "model")
-    assert {path.name for path in state.iterdir()} == {other.key}
+    assert {path.name for path in state.iterdir()} == {other.key, "ended"}
 
 
 def test_the_name_of_a_run_begins_with_what_differs(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

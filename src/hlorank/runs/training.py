@@ -136,9 +136,11 @@ def _finished(config: TrackingConfig, key: str, output: Path) -> float | None:
 def _remove_outdated(setup: Setup, state: Path, locks: Path) -> None:
     """Remove checkpoints of the same training by other code, which no training continues from."""
     for path in state.parent.glob(f"*/{files.RUN}"):
-        if path.parent != state and files.read_json(path).get("settings") == setup.key_without_code:
-            with suppress(Timeout), FileLock(locks / path.parent.name).acquire(timeout=0):  # no process runs it
-                shutil.rmtree(path.parent)
+        # The training of the checkpoints may run, or may end and remove them meanwhile.
+        with suppress(Timeout, files.DataError, FileNotFoundError):
+            if path.parent != state and files.read_json(path).get("settings") == setup.key_without_code:
+                with FileLock(locks / path.parent.name).acquire(timeout=0):
+                    shutil.rmtree(path.parent)
                 log.info("%s: checkpoints that other code wrote are removed; the training starts again", path.parent)
 
 
@@ -198,7 +200,7 @@ def run_name(setup: Setup, overrides: Sequence[str]) -> str:
 
 
 def _data_settings(setup: Setup) -> dict[str, Any]:
-    """Return the settings that graphs were made with, and warn of those that an experiment file sets otherwise."""
+    """Return the settings that graphs were made with, and warn of settings that an experiment file sets otherwise."""
     graphs, experiment = setup.graphs, chosen_experiment()
     made = {"featurize": graphs.store.spec.options.model_dump(mode="json")}
     if graphs.options is not None:
@@ -206,7 +208,7 @@ def _data_settings(setup: Setup) -> dict[str, Any]:
     wanted = files.flatten(setup.config.model_dump(mode="json", include={*made}))
     for key, value in files.flatten(made).items():
         if experiment is not None and wanted[key] != value:
-            remedy = f"run the stage {key.partition('.')[0]} with experiment={experiment}, and those after it"
+            remedy = f"run the stage {key.partition('.')[0]} with experiment={experiment}, and the stages after it"
             log.warning("%s=%s: no effect, as the data were made with %s; %s", key, wanted[key], value, remedy)
     return files.flatten(made)
 
@@ -244,7 +246,7 @@ def _log_candidates(history: Sequence[Mapping[str, Any]]) -> None:
 
     figures = {TRAIN_LOSS: "train_loss", VALID_TAU: "valid_kendall_tau", TRAIN_SECONDS: "seconds"}
     for row in history:
-        own = {name: row[key] for name, key in figures.items()}
+        metrics = {name: row[key] for name, key in figures.items()}
         if row is history[-1]:
-            own |= {"train/peak_memory_bytes": peak_memory_bytes(), "train/step_seconds": row["step_seconds"]}
-        mlflow.log_metrics({name: value for name, value in own.items() if value is not None}, step=row["epoch"])
+            metrics |= {"train/peak_memory_bytes": peak_memory_bytes(), "train/step_seconds": row["step_seconds"]}
+        mlflow.log_metrics({name: value for name, value in metrics.items() if value is not None}, step=row["epoch"])
