@@ -86,6 +86,8 @@ def map_graphs(
     source = iter(items)
     pending: deque[tuple[Item, Future[Result]]] = deque()
     failures: list[BaseException] = []
+    # A dead process ends all other calls, too; a dead task of a cluster does not.
+    repeats = settings.retries if settings.form == "ray" else max(1, settings.retries)
     with _open_workers(settings, outputs, resources) as workers:
         for _ in track(range(len(items)), title, console=Console(stderr=True), disable=not sys.stderr.isatty()):
             missing = max(not pending, workers.capacity() - len(pending))  # negative for a cluster that lost a node
@@ -93,7 +95,7 @@ def map_graphs(
             if _died(pending[0][1]):
                 # The error of a pool does not say whose call ended a process: after all have ended, each runs alone.
                 died = [_died(call) for _, call in pending]
-                repeat = partial(_repeat, partial(workers.start, function), max(1, settings.retries), title)
+                repeat = partial(_repeat, partial(workers.start, function), repeats, title)
                 both = zip(pending, died, strict=True)
                 pending = deque((item, repeat(item, call) if dead else call) for (item, call), dead in both)
             item, call = pending.popleft()
@@ -186,7 +188,7 @@ def _processes(count: int) -> _Workers:
         try:
             call: Future[Any] = pool.submit(_call, enter, function, item)
             return call
-        except BrokenProcessPool as error:  # just now
+        except BrokenProcessPool as error:  # a process died since the last call
             return _failed(error)
 
     return _Workers(start, lambda: 2 * count + _CALLS_AHEAD)
