@@ -98,9 +98,9 @@ def group_runs(runs: Sequence[Run]) -> dict[Collection, list[Group]]:
     styles: dict[str, int] = {}
     groups: dict[Collection, list[Group]] = {}
     for key, (first, *others) in members.items():
-        own = _settings(first)
+        found = _settings(first)
         rest = [_settings(other[0]) for name, other in members.items() if name != key and name[:2] == key[:2]]
-        differing = [f"{name}={own[name]}" for name in own if any(other.get(name) != own[name] for other in rest)]
+        differing = [f"{name}={found[name]}" for name in found if any(other.get(name) != found[name] for other in rest)]
         label = f"{first.method} ({', '.join(differing)})" if differing else first.method
         group = Group(label, styles.setdefault(label, len(styles)), (first, *others))
         groups.setdefault(first.collection, []).append(group)
@@ -227,7 +227,7 @@ def family_errors(groups: Sequence[Group]) -> list[tuple[Group, Row]]:
 def misjudged(groups: Sequence[Group]) -> list[tuple[Group, Row]]:
     """Return the rows of properties.csv with the largest effects, as means over runs, of the `preferred` split.
 
-    Properties of fewer than three graphs are left out, and those whose families disagree on the sign.
+    Properties of fewer than three graphs, or of families that disagree on the sign, are left out.
     """
     found = []
     for group in groups:

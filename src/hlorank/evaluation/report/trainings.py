@@ -43,7 +43,7 @@ Score = Callable[[Path, Collection, Path], object]
 class Tracked:
     """Record of a training in MLflow, with its composed configuration; None for a number that is not recorded.
 
-    `seconds` are those of all epochs, validation included; `step_memory_bytes` is the largest memory of a step;
+    `seconds` is the time of all epochs, validation included; `step_memory_bytes` is the largest memory of a step;
     `best_tau` is the Kendall tau on valid of the epoch whose weights were kept.
     """
 
@@ -171,4 +171,4 @@ def _table(path: Path) -> pd.DataFrame:
 
 def records(table: pd.DataFrame) -> list[Row]:
     """Return the rows of a table, None for missing values."""
-    return table.astype(object).where(table.notna(), None).to_dict("records")  # type: ignore[return-value]
+    return table.astype(object).where(table.notna(), None).to_dict("records")  # type: ignore[return-value] # keys are texts

@@ -29,7 +29,7 @@ from hlorank.evaluation.report.tables import (
     scores,
 )
 from hlorank.evaluation.report.trainings import Run, records
-from hlorank.evaluation.summary import metric_text
+from hlorank.evaluation.summary import METRIC_COLUMNS, metric_text
 from hlorank.files import counted, flatten, write_text
 from hlorank.version import __version__
 
@@ -85,6 +85,7 @@ def _render(runs: Sequence[Run]) -> str:
         resamples=RESAMPLES,
         noise=NOISE,
         wrong=WRONG,
+        titles={name: " ".join(column.title.split()) for name, column in METRIC_COLUMNS.items()},
         style=(_HERE / "page/report.css").read_text(encoding="utf-8"),
         script=script,
         hash=f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'",
@@ -94,7 +95,7 @@ def _render(runs: Sequence[Run]) -> str:
 
 def _section(collection: Collection, groups: Sequence[Group], share: int) -> dict[str, Any]:
     """Return what the page shows of a collection; `share` groups share the rows and points of the report."""
-    results = scores(groups)
+    results, errors = scores(groups), family_errors(groups)
     limit = max(1, _MAX_ROWS // share)
     validated = [(tau, group.label) for group in groups if (tau := group.mean_tracked("best_tau")) is not None]
     points = [(group, _points(group, max(1, _MAX_POINTS // share))) for group in groups]
@@ -106,7 +107,8 @@ def _section(collection: Collection, groups: Sequence[Group], share: int) -> dic
         "results": results,
         "one_segment": any(group.one_segment for group in groups),
         "metrics": [name for name in metric_names(collection.kind) if name not in _NO_COLUMN[collection.kind]],
-        "errors": family_errors(groups)[:limit],
+        "errors": errors[:limit],
+        "all_errors": len(errors),
         "misjudged": misjudged(groups),
         "graphs": [(group, row) for group in groups for row in records(group.rows[:limit])],
         "all_graphs": sum(len(group.rows) for group in groups),
