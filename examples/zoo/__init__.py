@@ -1,20 +1,19 @@
 """Programs to measure: networks of many families in plain JAX, and Keras's applications, forward and as training steps.
 
 From the project's folder, `hlorank collect $(python -m examples.zoo vit lstm) --out own` measures the programs of two
-families; one program is named like `examples.zoo:vit_b2_forward`. Keras's need `pip install keras`.
+families; a program is named like `examples.zoo:vit_b2_forward`. Keras's need the extra `zoo`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache, partial
-from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
 from hlorank_collect.program import Arguments, Function, JaxProgram
 
-from .catalog import APPLICATIONS, CATALOG, MODULES
+from .catalog import APPLICATIONS, CATALOG
 
 MODES = ("forward", "train")
 
@@ -23,23 +22,23 @@ MODES = ("forward", "train")
 def programs() -> Mapping[str, JaxProgram]:
     """Return all programs by name, in the order of the catalog; none of them is built yet."""
     found = {}
-    for row in CATALOG:
+    for model, sizes in CATALOG.items():
+        family = model.partition(".")[0]
         for mode in MODES:
-            build = partial(_build, MODULES[row.family], row.family, row.sizes, mode)
-            found[f"{row.name}.{mode}"] = JaxProgram(f"{row.name}.{mode}", row.family, build)
+            found[f"{model}.{mode}"] = JaxProgram(f"{model}.{mode}", family, partial(_build, family, sizes, mode))
     for family, applications in APPLICATIONS.items():
         for application, side in applications.items():
             for mode in MODES:
                 name, sizes = f"keras.{application.lower()}.{mode}", {"name": application, "side": side}
-                build = partial(_build, "keras_applications", "application", sizes, mode)
-                found[name] = JaxProgram(name, f"keras-{family}", build)
+                found[name] = JaxProgram(name, f"keras-{family}", partial(_build, "application", sizes, mode))
     return MappingProxyType(found)
 
 
-def _build(module: str, function: str, sizes: Mapping[str, Any], mode: str) -> tuple[Function, Arguments]:
+def _build(function: str, sizes: Mapping[str, Any], mode: str) -> tuple[Function, Arguments]:
+    from . import families
     from .model import Model, forward_program, train_program
 
-    model: Model = getattr(import_module(f"{__name__}.{module}"), function)(**sizes)
+    model: Model = getattr(families, function)(**sizes)
     return train_program(model) if mode == "train" else forward_program(model)
 
 

@@ -3,35 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-MODULES = {
-    "mlp": "dense", "mixer": "dense", "unet": "convolutional", "autoencoder": "convolutional",
-    "textcnn": "convolutional", "vit": "transformers", "encoder": "transformers", "causal": "transformers",
-    "lstm": "recurrent", "gru": "recurrent", "dlrm": "sparse", "gnn": "sparse",
-}  # fmt: skip
-"""Family -> module with the function of that name, which builds a model of given sizes."""
+
+def _row(name: str, **sizes: Any) -> tuple[str, Mapping[str, Any]]:
+    return name, sizes
 
 
-@dataclass(frozen=True)
-class Row:
-    """A model: family and variant as its name, and its sizes."""
-
-    name: str
-    sizes: Mapping[str, Any]
-
-    @property
-    def family(self) -> str:
-        """Family of the model, a key of MODULES."""
-        return self.name.partition(".")[0]
-
-
-def _row(name: str, **sizes: Any) -> Row:
-    return Row(name, sizes)
-
-
-CATALOG = (
+_ROWS = (
     _row("mlp.b64", batch=64, side=28, widths=(512, 512, 256, 100)),
     _row("mixer.swap.b8", batch=8, side=64, patch=8, width=128, layers=1, swap=True),
     _row("mixer.einsum.b6", batch=6, side=64, patch=8, width=160, layers=1, swap=False),
@@ -63,7 +42,8 @@ CATALOG = (
     _row("gnn.edges.n1024", nodes=1024, width=96, layers=2, edges=6144),
     _row("gnn.full.edges", nodes=512, width=64, layers=16, edges=2048),
 )
-"""Models of the names that they have in data/sample and data/models; the others there are those of an earlier zoo."""
+CATALOG: Mapping[str, Mapping[str, Any]] = dict(_ROWS)
+"""Name of a model, its family first -> sizes. Other models of data/sample and data/models were in an earlier zoo."""
 
 APPLICATIONS: Mapping[str, Mapping[str, int]] = {
     "resnet": {"ResNet50": 64, "ResNet101": 64, "ResNet50V2": 64},
