@@ -140,7 +140,7 @@ def _keys(group: str, schemas: Mapping[str, Mapping[str, Any]], *overrides: str)
 
 
 def _origins() -> str:
-    """Return a heading and a table of the settings of each origin; defaults are those of its file in conf/data."""
+    """Return a heading and a table of the settings of each origin; defaults are from its file in conf/data."""
     parts = []
     for name, origin in ORIGINS.items():
         schemas = origin.settings.model_json_schema()["properties"]
@@ -192,7 +192,7 @@ def _arguments(parser: argparse.ArgumentParser) -> Iterator[list[str]]:
 
 def commands() -> dict[str, str]:
     """Return the description of each subcommand of `hlorank` and a table of its arguments, by name."""
-    (subparsers,) = (one for one in make_parser()._actions if isinstance(one, argparse._SubParsersAction))
+    (subparsers,) = (action for action in make_parser()._actions if isinstance(action, argparse._SubParsersAction))
     return {
         name: fill(parser.description or "", 120) + "\n\n" + _table(["argument", "meaning"], _arguments(parser))
         for name, parser in subparsers.choices.items()

@@ -112,7 +112,7 @@ def _named(path: Path) -> Iterator[None]:
         if type(error) is OSError and error.errno is None:  # as NumPy raises it
             raise OSError(errno.ENOSPC, f"incomplete ({error}); is the disk full?", str(path)) from error
         names = [str(name) for name in (error.filename, error.filename2) if name is not None]
-        # Only parts of names are compared, as those of errors may be absolute for a relative `path`.
+        # Only parts of names are compared: names in errors may be absolute for a relative `path`.
         temporary = any(part.startswith(f".{path.name}.") for name in names for part in Path(name).parts)
         if error.errno is not None and (temporary or not names):
             raise OSError(error.errno, error.strerror, str(path)) from error

@@ -78,7 +78,7 @@ def configurable(module: HloModuleProto) -> LayoutSpace:
 
 
 class CompiledLayouts:
-    """Configurations of one captured module, each compiled once; kept if its outputs equal those of the default.
+    """Configurations of one captured module, each compiled once; kept if its outputs equal the default's.
 
     SkippedError is raised where the default fails, or one of its outputs holds NaN. `before` is called with the name of
     each configuration before it is compiled, None for the default. Those in `forbidden` are left out untried, and after
@@ -160,12 +160,12 @@ class CompiledLayouts:
         rounds: Rounds,
         deadline: float,
         report: Report,
-        begun: float,
+        started: float,
     ) -> Float64:
-        """Return (rounds, configurations) times; `begun` is the share of the work that is finished before."""
+        """Return (rounds, configurations) times; `started` is the share of all work that is finished before."""
 
         def heartbeat(done: int) -> None:
-            report(Progress("measure", share=begun + (1 - begun) * done / rounds.max))
+            report(Progress("measure", share=started + (1 - started) * done / rounds.max))
 
         timer = self.timer(configurations)
         return timing.measure(timer, len(configurations), rng, rounds, deadline=deadline, heartbeat=heartbeat)

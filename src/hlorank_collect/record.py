@@ -112,8 +112,8 @@ def _collected(root: Path) -> Iterator[tuple[Collection, list[Mapping[str, Any]]
 
 def _figures(about: Mapping[str, Any]) -> list[float | None]:
     runtime = about["runtime_ns"]
-    spread, gain = runtime["worst"] / runtime["best"], runtime["default"] / runtime["best"]
-    return [spread, gain, about["split_half_tau"], about["noise_ceiling"]]
+    ratio, gain = runtime["worst"] / runtime["best"], runtime["default"] / runtime["best"]
+    return [ratio, gain, about["split_half_tau"], about["noise_ceiling"]]
 
 
 def _row(cells: Sequence[object]) -> str:
@@ -127,7 +127,7 @@ def _table(graphs: Sequence[Mapping[str, Any]]) -> str:
     figures = [_figures(about) for about in graphs]
     known = [[value for value in column if value is not None] for column in zip(*figures, strict=True)]
     medians = [statistics.median(column) if column else None for column in known]
-    rows = [[about[key] for key in titles.values()] + own for about, own in zip(graphs, figures, strict=True)]
+    rows = [[about[key] for key in titles.values()] + row for about, row in zip(graphs, figures, strict=True)]
     last = [f"median of {len(rows)}", *[""] * (len(titles) - 1), *medians]
     columns = [*titles, *_FIGURES]
     return "".join(map(_row, [columns, ["---"] * len(columns), *rows, last]))

@@ -131,11 +131,11 @@ class LayoutTask(Task):
     def summarize(self, about: Mapping[str, Any]) -> str:
         """Return one line about a measured program."""
         runtime = about["runtime_ns"]
-        spread, gain = runtime["worst"] / runtime["best"], runtime["default"] / runtime["best"]
+        ratio, gain = runtime["worst"] / runtime["best"], runtime["default"] / runtime["best"]
         return (
             f"{about['measured']} configurations, {about['rounds']} rounds, "
             f"split-half tau {_rounded(about['split_half_tau'])} (ceiling {_rounded(about['noise_ceiling'])}), "
-            f"max / min {spread:.2f}, default / best {gain:.2f}, "
+            f"max / min {ratio:.2f}, default / best {gain:.2f}, "
             f"{len(about['left_out'])} left out, {sum(about['seconds'].values()):.0f} s"
         )
 

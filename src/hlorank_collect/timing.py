@@ -1,4 +1,4 @@
-"""Timing of configurations in interleaved rounds, and comparison of their outputs with those of the default."""
+"""Timing of configurations in interleaved rounds, and comparison of their outputs with the default's."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def has_nan(outputs: Sequence[NDArray[Any]]) -> bool:
 
 
 def difference(reference: Sequence[NDArray[Any]], outputs: Sequence[NDArray[Any]]) -> str | None:
-    """Compare outputs with those of the default configuration, which hold no NaN.
+    """Compare outputs with the outputs of the default configuration, which hold no NaN.
 
     Floats may differ by half of their digits, relative to the value or to the root mean square of its output, since
     layouts change the order of sums; whole numbers may not. The first output that differs is described; else None.

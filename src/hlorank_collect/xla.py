@@ -71,7 +71,7 @@ def device_name(platform: Platform) -> str:
 def put(arguments: Sequence[Any], platform: Platform = "cpu", *, wide: bool = False) -> list[Any]:
     """Return the leaves of pytrees as arrays on the device, in the order of the module's parameters.
 
-    `wide` keeps types of 64 bits, which jax replaces by those of 32 bits by default.
+    `wide` keeps types of 64 bits, which jax by default replaces by types of 32 bits.
     """
     import jax
 

@@ -146,7 +146,7 @@ def test_the_default_root_is_what_fetch_writes_and_what_is_not_there_is_refused(
     with pytest.raises(DataError, match=r"split\.json"):
         load("tile/own", tile_tree)
     with pytest.raises(ConfigError, match="columns='raw'"):
-        load("layout/own/random", layout_tree, "raw")  # type: ignore[arg-type]
+        load("layout/own/random", layout_tree, "raw")  # type: ignore[arg-type] # wrong on purpose
     with pytest.raises(ConfigError, match="layout/own"):
         load("layout/own", layout_tree)
     assert OmegaConf.load(ROOT / "conf/config.yaml").paths.raw == RAW

@@ -102,7 +102,7 @@ def test_arrays_tensors_and_lists_are_scores_and_wrong_ones_name_the_graph(
         ([1, 2], "list"),
     ):
         with pytest.raises(DataError, match=named):
-            evaluator.eval(wrong)  # type: ignore[arg-type]
+            evaluator.eval(wrong)  # type: ignore[arg-type] # wrong on purpose
 
 
 def test_wrong_collections_are_refused(tiny_collections: Path, tmp_path: Path) -> None:
@@ -115,4 +115,4 @@ def test_wrong_collections_are_refused(tiny_collections: Path, tmp_path: Path) -
         ("tile/own", tmp_path, "test", DataError, "1 in train"),
     ):
         with pytest.raises(error, match=named):
-            hlorank.Evaluator(collection, root, split, tmp_path / "cache")  # type: ignore[arg-type]
+            hlorank.Evaluator(collection, root, split, tmp_path / "cache")  # type: ignore[arg-type] # wrong on purpose

@@ -43,7 +43,7 @@ def sage(layer: Any, x: Tensor, graph: Graph, aggr: str = "mean") -> Tensor:
     for weight, edges in zip(others, graph.received, strict=True):
         convolution = SAGEConv(*weight.T.shape, aggr=aggr, root_weight=False, bias=False).double()
         convolution.lin_l.weight = nn.Parameter(weight)
-        result = result + each(x, lambda states, run=convolution, edges=edges: run(states, edges))  # type: ignore[misc]
+        result = result + each(x, lambda states, run=convolution, edges=edges: run(states, edges))  # type: ignore[misc] # defaults of a lambda
     return result
 
 
@@ -212,5 +212,5 @@ def operator(name: str, layer: Any, x: Tensor, graph: Graph) -> Tensor:
             of_type = torch.bincount(index[1], minlength=nodes).double()
             mean, symmetric = 1 / of_type[index[1]], 1 / (every[index[0]] * every[index[1]]).double().sqrt()
             keywords["edge_weight"] = (mean if norm == "mean" else symmetric).to(x.dtype)
-        results.append(each(x, lambda states, i=index, run=convolution, k=keywords: run((states, states), i, **k)))  # type: ignore[misc]
+        results.append(each(x, lambda states, i=index, run=convolution, k=keywords: run((states, states), i, **k)))  # type: ignore[misc] # defaults of a lambda
     return reduce(Tensor.add, results)

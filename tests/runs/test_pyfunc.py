@@ -146,7 +146,7 @@ def test_sizes_are_refused_by_their_header(
 ) -> None:
     for name in ("read", "chunks"):
         monkeypatch.setattr(f"hlorank.data.collection.NpzFile.{name}", lambda *_: pytest.fail("an array was read"))
-    np.savez_compressed(file := io.BytesIO(), **{key: np.zeros(shape, dtype=np.int8)})  # type: ignore[arg-type]
+    np.savez_compressed(file := io.BytesIO(), **{key: np.zeros(shape, dtype=np.int8)})  # type: ignore[arg-type] # of NumPy
     assert refusal(ranker, encoded(file.getvalue())).startswith(f"npz: {key}: expected {message}")
 
 

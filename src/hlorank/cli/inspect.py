@@ -128,7 +128,7 @@ def add_convert(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def _convert(arguments: argparse.Namespace) -> int:
-    """Convert every input; name those that fail on standard error, and then return 2, or 1 for a file not written."""
+    """Convert every input; name failed inputs on standard error, and then return 2, or 1 for a file not written."""
     programs, unusable = find_programs(arguments.file, arguments.dump, arguments.arguments)
     errors: list[DataError | OSError] = [*unusable]
     check_names(program.path for program in programs)

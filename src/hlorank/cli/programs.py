@@ -77,7 +77,7 @@ def is_function(program: str) -> bool:
 def find_programs(
     inputs: Sequence[str], dump: str | None, arguments: str | None
 ) -> tuple[list[Program], list[DataError]]:
-    """Return the programs of paths, globs, JAX functions and `-`, and the errors of those that name none."""
+    """Return the programs of paths, globs, JAX functions and `-`, and an error for each input without a program."""
     if arguments is not None and not any(map(is_function, inputs)):
         raise ConfigError("--arguments: only for module:function, such as mymod:step")
     programs: list[Program] = []

@@ -85,28 +85,28 @@ def add_register(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def _register(arguments: argparse.Namespace) -> int:
-    """Register models, those before one that cannot be registered too; print a row or a JSON object for each."""
+    """Register models up to the first that cannot be registered, and print a row or a JSON object for each."""
     if arguments.champion and len(arguments.model) > 1:
         raise ConfigError(f"--champion: expected one model, found {len(arguments.model)}")
     from hlorank.runs.registry import MEASURES, register
 
     registrations = _final([register(model, arguments.champion) for model in arguments.model])
     rows: list[Sequence[str] | str] = []
-    for one in registrations:
-        taus = [f"{one.valid_tau[measure]:.4f}" if measure in one.valid_tau else "" for measure in MEASURES]
-        champion = "yes" if one.champion else "no"
-        rows.append([one.model, str(one.version), champion, one.method, one.seed, *taus, one.data])
-        rows.append(f"  {'' if one.new else 'registered before; '}{one.reason}")
-    print_result(arguments, [asdict(registration) for registration in registrations], _REGISTERED, rows)
+    for model in registrations:
+        taus = [f"{model.valid_tau[measure]:.4f}" if measure in model.valid_tau else "" for measure in MEASURES]
+        champion = "yes" if model.champion else "no"
+        rows.append([model.model, str(model.version), champion, model.method, model.seed, *taus, model.data])
+        rows.append(f"  {'' if model.new else 'registered before; '}{model.reason}")
+    print_result(arguments, [*map(asdict, registrations)], _REGISTERED, rows)
     return 0
 
 
 def _final(registrations: Sequence[Registration]) -> list[Registration]:
     """Return registrations as they are after the last one: a champion may have lost its alias to a later model."""
-    champions = {one.model: one.version for one in registrations if one.champion}
+    champions = {version.model: version.version for version in registrations if version.champion}
     return [
-        replace(one, champion=False, reason=f"{one.reason}; then version {champions[one.model]} became the champion")
-        if one.champion and one.version != champions[one.model]
-        else one
-        for one in registrations
+        replace(earlier, champion=False, reason=f"{earlier.reason}; then version {latest} became the champion")
+        if earlier.champion and earlier.version != (latest := champions[earlier.model])
+        else earlier
+        for earlier in registrations
     ]

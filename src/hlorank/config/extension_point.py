@@ -87,7 +87,7 @@ def plugin_digests(names: Iterable[str]) -> dict[str, str]:
 
 
 def import_plugins_of_model(digests: Mapping[str, str]) -> list[str]:
-    """Import the plugins of a model, all named by the user, and return those whose digest differs now."""
+    """Import the plugins of a model, all named by the user, and return the names whose digest differs now."""
     _import_named_plugins()
     if unnamed := [name for name in digests if not is_plugin(name)]:
         names = ",".join(unnamed)

@@ -196,7 +196,7 @@ class PipelineConfig(Section):
     tile_methods: list[str]
     """Methods of tile collections: full, as a kernel is one segment, and baselines other than default_configuration."""
     omit: list[str]
-    """Trainings that are left out, as `<collection>-<method>`, such as those that equal another one."""
+    """Trainings that are left out, as `<collection>-<method>`, such as a training that equals another."""
     collections: list[str]
     """All collections; computed from `layout` and `tile`."""
     trainings: dict[str, Training]
@@ -272,7 +272,7 @@ class Config(Section):
 
     @property
     def plugin_modules(self) -> set[str]:
-        """The plugins of a training: those listed, and the modules of names `module:attribute`."""
+        """The plugins of a training: `plugins`, and the modules of names `module:attribute`."""
         layers = {*self.model.stem, *self.model.block, *self.model.post_layers, *self.model.pooling}
         names = {self.method, self.partition.algorithm, *self.loss, *layers}
         return {*self.plugins, *filter(None, map(module_of, names))}

@@ -40,7 +40,7 @@ class ModelConfig(Section):
     head: Literal["mlp", "linear"]
     """Map from the embedding of a graph to its score; linear with the pooling sum adds up one number for each node."""
     directions: Directions
-    """Weights for the edges from operands and for those from users; users: messages pass only from users."""
+    """Separate or shared weights for the edges from operands and from users; users: messages pass only from users."""
     join: Literal["early", "late", "every"]
     """early: the configuration joins its nodes before the stem; late: after the blocks; every: early, and before each
     block but the first."""
@@ -64,7 +64,7 @@ class ModelConfig(Section):
     """Share of the edges that a training step leaves out (DropEdge, Rong et al., arXiv 1907.10903)."""
     operators: dict[str, dict[str, bool | int | float | str | None]]
     """Arguments of operators of PyTorch Geometric and of layers of plugins, by their names, besides the widths; all
-    operators take self_loops, and those with edge weights edge_weight: sum, mean or symmetric."""
+    operators take self_loops, and operators with edge weights edge_weight: sum, mean or symmetric."""
     permutations: int = Field(ge=1)
     """Orders of the configurations over which a trained model averages, if it mixes configurations."""
 
@@ -200,9 +200,9 @@ class TrainerConfig(Section):
 
 
 class EnsembleConfig(Section):
-    """Models that are trained one after another, seeds times folds of them, and baselines that join them.
+    """Models that are trained one after another, seeds times folds of them, and baselines that are blended with them.
 
-    Scores are standardized and averaged: first those of the models, with equal weights; then their mean with those of
+    Scores are standardized and averaged: first of the models, with equal weights; then their mean with the scores of
     each baseline, with weights that follow from the Kendall tau of each on valid.
     """
 
@@ -212,7 +212,7 @@ class EnsembleConfig(Section):
     """Folds of train, model families together; each model holds out one of them, on which its best epoch is chosen. 1
     trains on all of train and chooses on valid."""
     baselines: list[str]
-    """Baselines that join the models; one that is named twice joins with two seeds."""
+    """Baselines that are blended with the models; a baseline that is named twice has two seeds."""
 
 
 class BaselineConfig(Section):

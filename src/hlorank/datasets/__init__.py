@@ -76,7 +76,7 @@ def processed_store(
 ) -> GraphStore:
     """Open the processed store of a collection, which is brought up to date first; arguments and errors as of `load`.
 
-    A call after a kill continues where the other one stopped. One process writes; others wait for it. While sizes and
+    A call after a kill continues where the killed call stopped. One process writes; others wait for it. While sizes and
     times of all files are as they were, nothing is read again, written or locked, as on a read-only file system.
     """
     if columns not in get_args(Columns):
@@ -91,7 +91,7 @@ def processed_store(
     stamp = _stamp(sources, tree, columns)
     if not _is_stamped(place, stamp):
         with one_process(place / _LOCK, f"the processing of {folder}"):
-            if not _is_stamped(place, stamp):  # by the process that this one waited for
+            if not _is_stamped(place, stamp):  # by a process that had the lock
                 files = _by_split(sources, folder, collection, tree / _SPLIT_FILE)
                 if columns == "official":
                     store_official(files, collection.kind, place)

@@ -29,7 +29,7 @@ class GraphData(Data):  # type: ignore[misc] # PyTorch Geometric ships no types
     follow_batch=["runtime"])` adds `runtime_batch`, (configurations,) int64, the graph of each runtime.
 
     Attributes:
-        x: (nodes, columns) float32, the official 140 node features, or those that hlorank keeps, scaled.
+        x: (nodes, columns) float32, the official 140 node features, or the features that hlorank keeps, scaled.
         opcode: (nodes,) int64, the official opcodes, 0..120, or indices of hlorank's vocabulary; 0 is unknown.
         node_layout: (nodes, 6) int8, the layout of the output, minor_to_major padded with -1.
         edge_index: (2, edges) int64, the official edges: u consumes the output of v in a column [u, v].
@@ -85,12 +85,12 @@ class GraphData(Data):  # type: ignore[misc] # PyTorch Geometric ships no types
 
     @property
     def row_of(self) -> NDArray[np.int64]:
-        """(configurations,) int64, the distinct configuration that each one is: `codes[row_of]` has all of them."""
+        """(configurations,) int64, the distinct row of each configuration: `codes[row_of]` has all of them."""
         return self._mapped("row_of")
 
 
 class GraphDataset(Dataset):  # type: ignore[misc] # PyTorch Geometric ships no types
-    """Graphs of a collection: those of train, then of valid, then of test, by name.
+    """Graphs of a collection: train, then valid, then test, each by name.
 
     Attributes:
         store: the processed store.

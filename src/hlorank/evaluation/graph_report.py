@@ -81,7 +81,7 @@ def rank_metrics(kind: Kind, row_of: NDArray[np.int64], score: Float64, label: F
 def report_graph(
     kind: Kind, split: Split, graph: GraphFeatures, scores: Float64, listed: NDArray[np.int64] | None = None
 ) -> Row:
-    """Return a graph's row of per_graph.csv, over all configurations or over those listed, (listed,) with repeats.
+    """Return a graph's row of per_graph.csv, over all configurations or over the `listed` ones, (listed,) with repeats.
 
     `scores` are (configurations,), larger = slower, equal for repeated configurations. Metrics and errors are None if
     labels are withheld or all runtimes are equal; noise ceiling and width if nothing was measured twice.
@@ -146,10 +146,10 @@ def mean_metrics(kind: Kind, rows: Sequence[Row]) -> dict[str, Any]:
     """Return the metrics of a split for metrics.json: means over ranked graphs, None without any, and counts."""
 
     def means(protocol: str) -> dict[str, Any]:
-        own = [row for row in rows if row["protocol"] == protocol]
-        ranked = [row for row in own if row["kendall_tau"] is not None]
-        withheld = sum(row["note"].startswith(_WITHHELD) for row in own)
-        counts = {"graphs": len(ranked), "skipped": len(own) - len(ranked) - withheld, "withheld": withheld}
+        listed = [row for row in rows if row["protocol"] == protocol]
+        ranked = [row for row in listed if row["kendall_tau"] is not None]
+        withheld = sum(row["note"].startswith(_WITHHELD) for row in listed)
+        counts = {"graphs": len(ranked), "skipped": len(listed) - len(ranked) - withheld, "withheld": withheld}
         return counts | {name: _mean([row[name] for row in ranked]) for name in (*metric_names(kind), "noise_ceiling")}
 
     indexed = {"indexed": means("indexed")} if any(row["protocol"] == "indexed" for row in rows) else {}

@@ -59,7 +59,7 @@ def open_submission(
 
 
 def _check(row_id: str, indices: NDArray[np.int64], seen: set[str]) -> None:
-    """Add a row to those `seen`, unless it has wrong indices or an ID that was seen before."""
+    """Add a row to `seen`, unless it has wrong indices or an ID that was seen before."""
     count = len(indices)
     if row_id in seen:
         raise DataError(row_id, "each ID once", "it again; leave one of its rows out")
@@ -73,7 +73,7 @@ def _check(row_id: str, indices: NDArray[np.int64], seen: set[str]) -> None:
 def read_submission(path: Path, seen: set[str] | None = None) -> Iterator[tuple[str, NDArray[np.int64]]]:
     """Yield ID and indices, int64, of each row: for layouts all of 0..n-1 once, for tiles up to five different ones.
 
-    IDs are added to those `seen` in other files, which are refused.
+    IDs are added to `seen`; an ID that is in it, also of another file, is refused.
     """
     seen = set() if seen is None else seen
     with path.open(encoding="utf-8", errors="replace") as file:

@@ -82,7 +82,7 @@ def _entries(path: Path) -> dict[str, Any]:
 
 
 def _record(path: Path, name: str, entry: Section | None) -> None:
-    """Write the entries of a JSON file with another one, or without it (None)."""
+    """Set an entry of a JSON file by its name, or remove it (None)."""
     known = _entries(path)
     entries = {key: value for key, value in known.items() if key != name}
     if entry is not None:
@@ -181,7 +181,7 @@ class _Fetch:
         return digest
 
     def _intact(self, split: str) -> _Content | None:
-        """Return the split's content if its files are exactly those of the manifest, else None."""
+        """Return the split's content if its files are exactly the files of the manifest, else None."""
         try:
             content = parse(_Content, _entries(self.output / MANIFEST).get(split))
         except ConfigError:

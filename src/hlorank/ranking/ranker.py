@@ -126,8 +126,8 @@ class Ranker:
         unknown = Measurements(np.zeros(count, dtype=np.int64), np.ones(count, dtype=np.int64) if tile else None)
         measured = MeasuredGraph(name, graph, configurations, unknown)
         features = featurize_graph(measured, self.spec.features, extra)
-        cut = self._scorer.partition
-        return features, None if cut is None else partition_graph(features, cut)
+        partition = self._scorer.partition
+        return features, None if partition is None else partition_graph(features, partition)
 
     def _checked(self, graph: Graph, values: NDArray[Any]) -> LayoutConfigurations | TileConfigurations:
         """Return an array as configurations of the kind that the model ranks."""

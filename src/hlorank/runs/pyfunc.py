@@ -37,7 +37,7 @@ MAX_TOP, MAX_GRAPHS = 200_000, 1000
 """Limits of a request: configurations in its response, all graphs together, and graphs."""
 SIZES = {"nodes": 100_000, "edges": 1_000_000, "configurations": 200_000, "unpacked_bytes": 2**27}
 MAX_CHOICES, MAX_LAYOUTS = 2**25, 2**17
-"""Limits of a graph: those of `check_sizes`, configurations times configurable nodes, and distinct layouts."""
+"""Limits of a graph: arguments of `check_sizes`, configurations times configurable nodes, and distinct layouts."""
 FIELDS = {"npz": True, "graph": False, "extra": False}
 """Fields of a record, and whether each is required: the graph's npz file in base64, its name in the response and in
 errors, and its `.extra.npz` in base64 for a model that was trained with extra features."""

@@ -20,8 +20,8 @@ from hlorank.runs.store import CODE, EVALUATION, FEATURES, MODEL, database_file,
 
 CHAMPION = "champion"
 MEASURES = {"evaluate": "evaluate/valid/kendall_tau", "training": BEST_TAU}
-"""Metrics of a run that measure its model on valid: the stage evaluate uses all configurations, training those that it
-validates on. Two models are compared by the first of these metrics that both have from the same data and code."""
+"""Metrics of a run that measure its model on valid: the stage evaluate uses all configurations, training a
+sample. Two models are compared by the first of these metrics that both have from the same data and code."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Registration:
 
 
 def register(reference: str | Path, move: bool = False) -> Registration:
-    """Register a trained model as a version of its collection's model, unless it is one, and choose the champion.
+    """Register a trained model as a version of its collection's model, if it is new, and choose the champion.
 
     The alias `champion` moves to the version if there is no champion yet, or if the version is better than the champion
     on the same valid data; with `move` in any case. One process of a machine registers in a store at a time.
@@ -139,10 +139,10 @@ def _keys(run: Any, measure: str) -> set[tuple[str, ...]]:
 
 def _better(run: Any, champion: Any, than: str) -> tuple[bool, str]:
     """Return whether the model of a run is better than that of the champion's, and the reason."""
-    own, other = _taus(run), _taus(champion)
+    taus, champions = _taus(run), _taus(champion)
     for measure in MEASURES:
-        if measure in own and measure in other and _keys(run, measure) & _keys(champion, measure):
-            tau, best = own[measure], other[measure]
+        if measure in taus and measure in champions and _keys(run, measure) & _keys(champion, measure):
+            tau, best = taus[measure], champions[measure]
             return tau > best, f"valid tau {tau:.4f} by {measure}, {best:.4f} of {than}"
     data, other_data = run.data.tags["data"], champion.data.tags["data"]
     if data == other_data:

@@ -12,8 +12,7 @@ import numpy as np
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from pydantic import Field
 
-from hlorank.config import ConfigError, SweepConfig
-from hlorank.config.section import Section
+from hlorank.config import ConfigError, Section, SweepConfig
 from hlorank.runs.store import PARENT_VARIABLE, Pruned, database_file, database_problem
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 def split(overrides: Sequence[Override]) -> tuple[list[str], Space]:
-    """Split parsed overrides into those with one value, as text, and the search space; the last of a key counts."""
+    """Split parsed overrides into fixed values, as text, and the search space; the last override of a key counts."""
     last = {override.get_key_element(): override for override in overrides}
     fixed, space = list[str](), Space()
     for key, override in last.items():
@@ -123,7 +122,7 @@ class SearchSettings(Section):
     seed: int = Field(ge=0)
     """Seed of the sampler."""
     n_trials: int = Field(ge=1)
-    """Trials with a result at the end, those of earlier processes included; as many failed ones are replaced."""
+    """Trials with a result at the end, earlier processes included; as many failed trials are replaced."""
     n_jobs: int = Field(ge=1)
     """Trials that run at a time."""
 
@@ -193,9 +192,9 @@ class Search:
         if self._trials()[number].state is TrialState.RUNNING:
             failed = value is None or math.isnan(value)
             self.study.tell(number, None if failed else value, TrialState.FAIL if failed else None)
-        told = self._trials()[number]
-        result = told.state.name.lower()
-        if told.state is TrialState.COMPLETE:
+        trial = self._trials()[number]
+        result = trial.state.name.lower()
+        if trial.state is TrialState.COMPLETE:
             best = self.study.best_trial
-            result = f"{told.value:.4f}, best {best.value:.4f} of trial {best.number}"
+            result = f"{trial.value:.4f}, best {best.value:.4f} of trial {best.number}"
         log.info("trial %d: %s", number, result)

@@ -243,9 +243,9 @@ def open_run(
         run = mlflow.start_run(run_id=run_id)
     else:
         open_experiment(config)
-        commit = get_git_commit(str(Path.cwd()))  # MLflow itself records that of the installed package
-        own = {**tags, MLFLOW_GIT_COMMIT: commit} if commit else {**tags}
-        run = mlflow.start_run(run_name=name, tags=own, parent_run_id=os.environ.get(PARENT_VARIABLE))
+        commit = get_git_commit(str(Path.cwd()))  # MLflow itself records the commit of the installed package
+        tags = {**tags, MLFLOW_GIT_COMMIT: commit} if commit else {**tags}
+        run = mlflow.start_run(run_name=name, tags=tags, parent_run_id=os.environ.get(PARENT_VARIABLE))
     status = "FAILED"
     try:
         yield run.info.run_id, earlier is not None

@@ -60,7 +60,7 @@ def stage(
         extension_points: the ones whose names the stage uses; wrong names are reported with all other mistakes.
         reads: sections and keys that the stage reads besides `ALWAYS_READ`; an override of another key is a mistake.
         writes: key of `paths` for the folder that the stage writes.
-        lock: no other process writes the folder meanwhile: a second one waits, and then reuses most of its files.
+        lock: no other process writes the folder meanwhile: a second process waits, and then reuses most of its files.
     """
 
     def decorate(task: Task) -> Callable[[], None]:

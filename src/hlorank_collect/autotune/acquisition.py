@@ -94,7 +94,7 @@ class NodeEffects:
         return least
 
     def posterior(self, measured: Mapping[int, float]) -> tuple[Float64, Float64]:
-        """Return mean and standard deviation of the log runtimes relative to the default, given those measured."""
+        """Return mean and standard deviation of the log runtimes relative to the default, given the measured ones."""
         features = self._features
         mean = _SLOPE * np.maximum(self.scores, 0)
         variance: Float64 = (features * features).sum(axis=1)
@@ -116,10 +116,10 @@ class NodeEffects:
         return expected
 
     def batch(self, measured: Mapping[int, float], excluded: set[int], count: int) -> list[int]:
-        """Choose configurations to measure together, each by its expected improvement after those before it.
+        """Choose configurations to measure together, each by its expected improvement after the ones before it.
 
         Each chosen one counts as measured with its expected runtime (kriging believer; Ginsbourger et al., Kriging is
-        well-suited to parallelize optimization, 2010), so that those with the same changes gain less.
+        well-suited to parallelize optimization, 2010), so that configurations with the same changes gain less.
         """
         believed = dict(measured)
         best = min([0.0, *measured.values()])

@@ -25,7 +25,7 @@ class Evolution:
     """Population of configurations that grows by mutation and crossover of the most promising ones.
 
     A quarter is drawn at random around the default; the others descend from the configurations of the largest expected
-    improvement, at most one of those that change nodes of the same kinds. A mutation changes layouts of all nodes of a
+    improvement, at most one for each set of kinds of changed nodes. A mutation changes layouts of all nodes of a
     kind at once, or of one of them: in a deep program, what gains by one layer is lost in the noise. The population
     `layouts`, the default first, grows to `size` configurations in `batches` calls of `choose`. Their `scores` are
     relative to the default, in standard deviations over random configurations.
@@ -48,7 +48,7 @@ class Evolution:
         self._add(drawn)
 
     def choose(self, measured: Mapping[int, float], excluded: set[int], count: int) -> Int64:
-        """Let the population grow, and choose configurations to measure, given the log runtimes of those measured."""
+        """Let the population grow, and choose configurations to measure, given the measured log runtimes."""
         for _ in range(_GENERATIONS):
             self._breed(measured)
         effects = NodeEffects(self.layouts, self._kinds, self.scores)
@@ -59,7 +59,7 @@ class Evolution:
         return float(self.scores[candidate])
 
     def _add(self, layouts: Layouts) -> None:
-        """Score configurations together with those that give the scale."""
+        """Score configurations together with the reference, which gives the scale."""
         reference = len(self._reference)
         scores = self._score(np.concatenate([self._reference, layouts]))
         scale = scores[:reference].std()
@@ -109,7 +109,7 @@ class Evolution:
         return child
 
     def _crossed(self, first: Layouts, second: Layouts) -> Layouts:
-        """Return a configuration whose layouts are those of one or the other parent, kind by kind."""
+        """Return a configuration with the layouts of either parent, kind by kind."""
         other = self._rng.random(len(self._members)) < 0.5
         crossed: Layouts = np.where(other[self._kinds][:, None], second, first)
         return crossed

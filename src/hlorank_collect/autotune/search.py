@@ -68,8 +68,8 @@ def propose(
 ) -> dict[int, float]:
     """Measure configurations batch by batch, and return the relative runtime of each in the order of trial.
 
-    `choose` gets the log runtimes of the measured, those not to choose, and a number; `measure` returns inf for those
-    that fail, which cost no budget.
+    `choose` gets the log runtimes of the measured configurations, the excluded ones, and a number; `measure` returns
+    inf for configurations that fail, which cost no budget.
     """
     tried: dict[int, float] = {}
     left = budget
@@ -99,7 +99,7 @@ class Speedup:
 
 
 def speedup(times: Float64, configuration: int, rng: np.random.Generator) -> Speedup:
-    """Estimate the speedup of a configuration from (rounds, configurations) times, those of the default first.
+    """Estimate the speedup of a configuration from (rounds, configurations) times, the default first.
 
     The estimate is the median over rounds of the quotient of both times, in which effects on whole rounds cancel.
     """

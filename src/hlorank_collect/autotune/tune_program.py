@@ -81,7 +81,7 @@ def _final(
     outcome: dict[str, Any] = {
         "candidates": len(layouts) - 1,
         "budget": task.budget,
-        "measured": [_tried(layouts[one], candidates.score(one), relative) for one, relative in measured.items()],
+        "measured": [_tried(layouts[row], candidates.score(row), relative) for row, relative in measured.items()],
         "left_out": compiled.left_out,
         "speedup": None,
         "rounds": 0,

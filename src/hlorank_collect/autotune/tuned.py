@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import ConfigDict
 
-from hlorank.config.section import Section, read_section
+from hlorank.config import Section, read_section
 from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_json import EXPECTED, ModuleConfiguration, module_layouts, to_configuration
@@ -142,9 +142,9 @@ def remeasure_tasks(files: Sequence[Path], settings: Mapping[str, Any]) -> tuple
         except DataError as error:
             broken[str(file)] = f"{error.key}: expected {error.expected}, found {error.found}"
             continue
-        own = saved.model_dump(include={"program", "arguments", "scale_batch", "seed"})
-        own |= {"collection": f"layout:{saved.platform}:random", "applied": str(file), "again": True}
-        tasks.append(ApplyTask(**{**settings, **own}))
+        fields = saved.model_dump(include={"program", "arguments", "scale_batch", "seed"})
+        fields |= {"collection": f"layout:{saved.platform}:random", "applied": str(file), "again": True}
+        tasks.append(ApplyTask(**{**settings, **fields}))
     return tasks, broken
 
 

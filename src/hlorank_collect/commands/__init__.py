@@ -1,1 +1,1 @@
-"""Commands that join `hlorank` through entry points."""
+"""Commands that entry points add to `hlorank`."""

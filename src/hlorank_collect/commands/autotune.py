@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from hlorank.config import ConfigError
-from hlorank.config.section import read_section
+from hlorank.config import ConfigError, read_section
 from hlorank.files import SPEC, DataError, read_json
 from hlorank.hlo.layout_json import EXPECTED, ModuleConfiguration
 from hlorank.terminal import add_number
@@ -92,7 +91,7 @@ def _model(reference: str) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Tune programs; those that fail are named at the end, and the status is then 1."""
+    """Tune programs; failed programs are named at the end, and the status is then 1."""
     from hlorank_collect.autotune.tuned import ApplyTask, TuneTask, remeasure_tasks
     from hlorank_collect.program import require_device, require_jax
     from hlorank_collect.run_tasks import run_tasks

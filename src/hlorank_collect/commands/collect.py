@@ -73,7 +73,7 @@ def _collection(address: str) -> Collection:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure programs; those that fail are named at the end and in left_out.json, and the status is then 1."""
+    """Measure programs; failed programs are named at the end and in left_out.json, and the status is then 1."""
     from hlorank_collect.program import require_device, require_jax
     from hlorank_collect.record import read_left_out, record_left_out
     from hlorank_collect.run_tasks import run_tasks

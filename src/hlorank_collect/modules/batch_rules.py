@@ -104,7 +104,7 @@ def _alone(op: Op) -> Labels:
 
 
 def _others(op: Op, position: int, alone: Iterable[int], labels: Iterable[int]) -> list[int | Place | None]:
-    """Return labels of the dimensions of an array: their own of those that change alone, given ones of the others."""
+    """Return labels of the dimensions of an array: new labels where they change alone, else the given labels."""
     left, own = iter(labels), {*alone}
     return [(position, dim) if dim in own else next(left) for dim in op.dims(position)]
 
@@ -189,4 +189,4 @@ _RULES: dict[str, tuple[Callable[[Op], Labels], str]] = {
     "slice": (_same_if(_sliced), "a slice cuts the batch"),
     "transpose": (lambda op: {0: op.dims(0), -1: op.instruction.dimensions}, ""),
 }
-"""Opcode -> rule and why a dimension cannot change, for those that are not tuples, calls, loops and branches."""
+"""Opcode -> rule, and why a dimension cannot change; without tuples, calls, loops and branches."""

@@ -79,7 +79,7 @@ class Dataflow:
         for node, instruction in enumerate(self.nodes):
             if is_flow(instruction):
                 called = instruction.called_computation_ids
-                self._link(node, [roots[one] for one in called], [parameters[one] for one in called])
+                self._link(node, [roots[id_] for id_ in called], [parameters[id_] for id_ in called])
 
     def shape(self, value: Value) -> ShapeProto:
         """Return the shape of a value."""
@@ -155,7 +155,7 @@ _POSITIVE = {
 
 
 def demands(flow: Dataflow) -> dict[Value, Demand]:
-    """Return the demands on the parameters of the entry computation, and on the elements of those that are tuples.
+    """Return the demands on the parameters of the entry computation, and on the elements of tuples among them.
 
     Demands go back from the indices of gathers, scatters and dynamic slices, from roots and from logarithms, through
     everything that copies, moves or adds elements.
@@ -172,10 +172,11 @@ def demands(flow: Dataflow) -> dict[Value, Demand]:
         if not value.path:
             opcode, operands = flow.nodes[value.node].opcode, flow.operands[value.node]
             if after.bound is not None:
-                waiting += [(Value(one), Demand(after.bound)) for one in operands[_INDEX.get(opcode, slice(0))]]
+                waiting += [(Value(operand), Demand(after.bound)) for operand in operands[_INDEX.get(opcode, slice(0))]]
             square = opcode == "multiply" and operands[0] == operands[1]
             if after.positive and not square:
-                waiting += [(Value(one), Demand(positive=True)) for one in operands[_POSITIVE.get(opcode, slice(0))]]
+                positive = operands[_POSITIVE.get(opcode, slice(0))]
+                waiting += [(Value(operand), Demand(positive=True)) for operand in positive]
     return {value: demand for value, demand in found.items() if value.node in flow.entry}
 
 

@@ -29,7 +29,7 @@ ELEMENT_TYPES = {
     24: "float8_e5m2fnuz", 25: "float8_e4m3fnuz", 26: "int2", 27: "uint2", 28: "float8_e4m3", 29: "float8_e3m4",
     32: "float4_e2m1fn", 33: "float8_e8m0fnu",
 }  # fmt: skip
-"""Names of the element types that arrays can have, by xla.PrimitiveType; those not of NumPy are jax's."""
+"""Names of the element types that arrays can have, by xla.PrimitiveType; names that NumPy lacks are jax's."""
 _OTHER_TYPES = {17: "token", 14: "opaque", 30: "s1", 31: "u1"}
 _PERIOD = 1_000_003  # floats that are drawn; a large array repeats them, as drawing takes longer than running. A prime
 _KEYS = (2, 4)  # words of a key of random numbers
@@ -60,11 +60,12 @@ def _entry(module: HloModuleProto) -> tuple[list[HloInstructionProto], HloInstru
 def check_compilable(module: HloModuleProto) -> None:
     """Raise SkippedError for an instruction that communicates with other devices or has a dynamic dimension."""
     for computation in module.computations:
-        for one in computation.instructions:
-            if one.opcode.removesuffix("-start").removesuffix("-done") in _COLLECTIVES:
-                raise SkippedError(f"instruction {one.name}: {one.opcode} needs several devices")
-            if any(any(array.is_dynamic_dimension) for _, array in leaves(one.shape)):
-                raise SkippedError(f"instruction {one.name}: {one.opcode} has a dynamic dimension; sizes must be fixed")
+        for instruction in computation.instructions:
+            opcode, name = instruction.opcode, f"instruction {instruction.name}: {instruction.opcode}"
+            if opcode.removesuffix("-start").removesuffix("-done") in _COLLECTIVES:
+                raise SkippedError(f"{name} needs several devices")
+            if any(any(array.is_dynamic_dimension) for _, array in leaves(instruction.shape)):
+                raise SkippedError(f"{name} has a dynamic dimension; sizes must be fixed")
 
 
 def check_measurable(module: HloModuleProto) -> None:
@@ -89,8 +90,8 @@ def check_memory(module: HloModuleProto, limit: int) -> None:
 
     parameters, root = _entry(module)
     inputs, outputs = sum(_bytes(parameter.shape) for parameter in parameters), _bytes(root.shape)
-    everything = (instruction for computation in module.computations for instruction in computation.instructions)
-    results = [(_bytes(one.shape), one.name) for one in everything if one.opcode in _LARGE and one is not root]
+    nodes = (node for computation in module.computations for node in computation.instructions)
+    results = [(_bytes(node.shape), node.name) for node in nodes if node.opcode in _LARGE and node is not root]
     largest, name = max(results, default=(0, "none"))
     if inputs + outputs + largest > limit:
         sizes = (

@@ -39,7 +39,7 @@ class _Batch:
                 waiting += self._tied(*place, inner)
 
     def _tied(self, value: Value, dim: int, inner: int) -> Iterator[tuple[Place, int]]:
-        """Yield the dimensions that change with one, each with its `inner`."""
+        """Yield the dimensions that change with a dimension, each with its `inner`."""
         flow = self._flow
         for copy in (*flow.sources.get(value, ()), *flow.sinks.get(value, ())):
             yield (copy, dim), inner
@@ -84,7 +84,7 @@ def _calls_apart(module: HloModuleProto) -> None:
     new_ids, used, apart, size = count(max(originals) + 1), set[int](), list[HloComputationProto](), 0
 
     def visit(id_: int) -> int:
-        """Append a computation after those that it calls, as a copy if it is called again; return its id."""
+        """Append a computation after the ones that it calls, as a copy if it is called again; return its id."""
         nonlocal size
         computation = HloComputationProto()
         computation.CopyFrom(originals[id_])
@@ -130,12 +130,12 @@ def _scale(flow: Dataflow, batch: _Batch, size: int) -> None:
 
 def _set_program_shapes(module: HloModuleProto) -> None:
     for computation in module.computations:
-        ordered = sorted(computation.instructions, key=lambda one: one.parameter_number)
+        ordered = sorted(computation.instructions, key=lambda instruction: instruction.parameter_number)
         root = next(instruction for instruction in ordered if instruction.id == computation.root_id)
         is_entry = computation.id == module.entry_computation_id
         for program in (computation.program_shape, *[module.host_program_shape] * is_entry):
             program.ClearField("parameters")
-            program.parameters.extend(one.shape for one in ordered if one.opcode == "parameter")
+            program.parameters.extend(node.shape for node in ordered if node.opcode == "parameter")
             program.result.CopyFrom(root.shape)
 
 

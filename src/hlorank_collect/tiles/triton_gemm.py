@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hlorank.hlo.hlo_pb2 import HloComputationProto, HloInstructionProto, HloModuleProto, ShapeProto, TileSizeConfig
 
 ELEMENT_TYPES: dict[int, str] = {10: "float16", 11: "float32", 16: "bfloat16"}
-"""Element types of measured products, by xla.PrimitiveType: those that Triton multiplies on tensor cores."""
+"""Element types of measured products, by xla.PrimitiveType, which Triton multiplies on tensor cores."""
 
 # Triton has powers of two only. XLA accepts no block_k below 16.
 _BLOCKS = (16, 32, 64, 128, 256)
@@ -220,14 +220,11 @@ def default_configuration(gemm: GemmSizes) -> GemmConfiguration:
 
 def fits(configuration: GemmConfiguration, gemm: GemmSizes) -> bool:
     """Return True if a GPU may be able to run a configuration, and every part of a split has at least one block."""
-    one = configuration
-    staged = one.num_stages * (one.block_m + one.block_n) * one.block_k * gemm.element_bytes
-    sums = one.block_m * one.block_n
-    return (
-        staged <= _SHARED_BYTES
-        and sums <= _REGISTERS * _WARP_THREADS * one.num_warps
-        and (one.split_k == 1 or one.split_k * one.block_k <= gemm.k)
-    )
+    m, n, k = configuration.block_m, configuration.block_n, configuration.block_k
+    staged = configuration.num_stages * (m + n) * k * gemm.element_bytes
+    fits_registers = m * n <= _REGISTERS * _WARP_THREADS * configuration.num_warps
+    fits_split = configuration.split_k == 1 or configuration.split_k * k <= gemm.k
+    return staged <= _SHARED_BYTES and fits_registers and fits_split
 
 
 def draw_configurations(gemm: GemmSizes, count: int, rng: np.random.Generator) -> list[GemmConfiguration]:
@@ -237,7 +234,7 @@ def draw_configurations(gemm: GemmSizes, count: int, rng: np.random.Generator) -
     for _ in range(_ATTEMPTS * count):
         if len(known) >= count:
             break
-        drawn = GemmConfiguration(*(int(rng.choice(some)) for some in allowed))
+        drawn = GemmConfiguration(*(int(rng.choice(values)) for values in allowed))
         if fits(drawn, gemm):
             known.setdefault(drawn)
     return list(known)

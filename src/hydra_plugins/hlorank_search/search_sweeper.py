@@ -24,7 +24,7 @@ class SearchSweeper(Sweeper):
     """Sweeper that runs a search as batches of jobs of the launcher.
 
     Args:
-        params: search space and fixed values, as overrides, by key; those of the command line take precedence.
+        params: search space and fixed values, as overrides, by key; overrides of the command line take precedence.
         settings: as in `hlorank.runs.search.SearchSettings`.
     """
 
@@ -48,8 +48,7 @@ class SearchSweeper(Sweeper):
             raise SystemExit(2) from None
 
     def _search(self, arguments: list[str]) -> None:
-        from hlorank.config import ConfigError
-        from hlorank.config.section import parse
+        from hlorank.config import ConfigError, parse
         from hlorank.runs.search import Search, SearchSettings, open_study, split
         from hlorank.runs.store import PARENT_VARIABLE
         from hlorank.runs.sweeps import own_config
@@ -74,4 +73,4 @@ class SearchSweeper(Sweeper):
         self.validate_batch_is_legal(jobs)
         returned = self.launcher.launch(jobs, initial_job_idx=self._jobs)
         self._jobs += len(jobs)
-        return [one.return_value for one in returned]
+        return [job.return_value for job in returned]

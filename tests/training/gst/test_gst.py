@@ -60,8 +60,9 @@ class Steps(Aggregator):
         uniform = np.array(draws or np.zeros(len(self.graph.segments)))
         step = self.planner(Step(self.graph, 0, rows, np.ones(len(rows)), np.array(sampled), uniform))
         device = next(self.model.parameters()).device
-        missing = lambda _, chosen: self.planner.without_gradient(self.graph, chosen)  # noqa: E731
-        return self(self.complete(step.to(device), missing), now)
+        planner, graph = self.planner, self.graph
+        completed = self.complete(step.to(device), lambda _, chosen: planner.without_gradient(graph, chosen))
+        return self(completed, now)
 
     def fill(self, *present: int) -> None:
         """Write fresh embeddings of some segments into the table, if any; of the last under some configurations."""
