@@ -11,10 +11,12 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 from collections.abc import Callable
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -175,7 +177,8 @@ async def respond(app: Any, method: str, path: str, body: object = None) -> tupl
 
     headers = [(b"content-type", b"application/json")]
     await app({"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}, receive, send)
-    return sent[0]["status"], json.loads(b"".join(message.get("body", b"") for message in sent[1:]).strip() or "null")
+    content, status = b"".join(message.get("body", b"") for message in sent[1:]), sent[0]["status"]
+    return status, None if status == 504 else json.loads(content.strip() or "null")
 
 
 def test_the_scoring_server(ranker: Ranker, graphs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,6 +214,31 @@ def test_the_scoring_server(ranker: Ranker, graphs: list[Path], monkeypatch: pyt
     assert ping == (200, None)
 
 
+def test_a_request_that_takes_too_long(ranker: Ranker, graphs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets status 504, and so do those that wait for it, which are not ranked afterwards."""
+    monkeypatch.setenv("_MLFLOW_IS_IN_SERVING_ENVIRONMENT", "")
+    monkeypatch.setenv("MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT", "1")
+    app, body, ended, ranked = scoring_server(ranker), make_request(graphs, 3), threading.Event(), list[int]()
+
+    def rank(*arguments: Any) -> list[dict[str, Any]]:
+        ranked.append(1)
+        ended.wait()
+        return rank_records(*arguments)
+
+    async def requests() -> list[int]:
+        tasks = [asyncio.create_task(respond(app, "POST", "/invocations", body)) for _ in range(3)]
+        try:
+            for waited in islice(asyncio.as_completed(tasks, timeout=60), 2):
+                await waited
+        finally:
+            ended.set()
+        return [status for status, _ in (*[await task for task in tasks], await respond(app, "GET", "/ping"))]
+
+    monkeypatch.setattr(pyfunc, "rank_records", rank)
+    assert asyncio.run(requests()) == [504, 504, 504, 200]
+    assert len(ranked) == 1
+
+
 class Exploit:
     """Object whose unpickling makes a folder."""
 
@@ -222,11 +250,15 @@ class Exploit:
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, SPEC])
-def test_a_package_with_a_damaged_model_is_refused(name: str, linear_model: Callable[..., Path]) -> None:
+def test_a_package_with_a_damaged_model_is_refused(
+    name: str, linear_model: Callable[..., Path], make_plugin: Callable[[str, str], None]
+) -> None:
+    """Before a plugin that it names is imported."""
+    make_plugin("mine", "")
     folder = linear_model()
     made, model = folder / "made", pyfunc.RankingModel()
     path, content = folder / name, (folder / name).read_bytes()
-    changed = content.replace(b'"steps": 3', b'"steps": 4') if name == SPEC else content[:-1] + b"x"
+    changed = content.replace(b'"plugins": {}', b'"plugins": {"mine": ""}') if name == SPEC else content[:-1] + b"x"
     for damaged in (changed, content[: len(content) // 2], pickle.dumps(Exploit(made))):
         path.write_bytes(damaged)
         with pytest.raises(DataError, match=name):
@@ -236,6 +268,7 @@ def test_a_package_with_a_damaged_model_is_refused(name: str, linear_model: Call
         with pytest.raises(DataError, match=name):
             model.load_context(SimpleNamespace(artifacts={"model": str(folder)}))
     assert not made.exists()
+    assert "mine" not in sys.modules
     assert vars(model)["_ranker"] is None
 
 

@@ -96,31 +96,35 @@ def save_folder(folder: Path, weights: bytes, spec: Spec) -> None:
     write_json(folder / SPEC, sealed({**spec.model_dump(mode="json"), _WEIGHTS_DIGEST: sha256_file(folder / WEIGHTS)}))
 
 
-def _check_origin(value: Mapping[str, Any]) -> None:
-    """Raise DataError for a specification of another version of hlorank, or changed after it was written."""
+def checked_spec(folder: Path) -> dict[str, Any]:
+    """Return spec.json of a model folder of any kind; a file of another version, or changed since, is a DataError."""
+    value, path = read_json(folder / SPEC), folder / SPEC
     version = str(value.get("version"))
     if ".".join(version.split(".")[:2]) not in _READABLE:
+        known = f"a version that hlorank {__version__} reads, {' or '.join(_READABLE)}"
         remedy = f"{version}; train it again, or install hlorank {version}"
-        raise DataError("version", f"a version that hlorank {__version__} reads, {' or '.join(_READABLE)}", remedy)
-    if (expected := sealed(value)[_SPEC_DIGEST]) != (found := value.get(_SPEC_DIGEST)):
+        raise DataError("version", known, remedy, file=path)
+    try:
+        expected = sealed(value)[_SPEC_DIGEST]
+    except (ValueError, RecursionError) as error:  # a number that is not finite, values nested too deeply
+        raise DataError("file", "the specification of a model", error, file=path) from None
+    if expected != (found := value.get(_SPEC_DIGEST)):
         changed = f"{found}: the file was changed after training; take the original, or train again"
-        raise DataError(_SPEC_DIGEST, f"{expected}, the digest of the rest of the file", changed)
+        raise DataError(_SPEC_DIGEST, f"{expected}, the digest of the rest of the file", changed, file=path)
+    return value
 
 
 def read_folder(folder: Path, kind: type[AnySpec]) -> tuple[AnySpec, Path]:
     """Return the specification of a model folder, and the path of its weights, whose digest is checked."""
-    value, path, keys = read_json(folder / SPEC), folder / WEIGHTS, f"the keys of a {kind.__name__}"
+    value, path = checked_spec(folder), folder / WEIGHTS
     try:
-        _check_origin(value)
         spec = parse(kind, {key: part for key, part in value.items() if key not in _DIGESTS})
         changed = import_plugins_of_model(spec.plugins)
     except ConfigError as error:
         found = str(error).replace("\n", "; ")
-        raise DataError("keys", keys, found, file=folder / SPEC) from None
+        raise DataError("keys", f"the keys of a {kind.__name__}", found, file=folder / SPEC) from None
     except DataError as error:
         raise error.in_file(folder / SPEC) from None
-    except RecursionError:
-        raise DataError("keys", keys, "values nested too deeply", file=folder / SPEC) from None
     if not path.is_file():
         raise DataError("file", "the weights of a model", "no such file", file=path)
     if (found := sha256_file(path)) != (expected := value.get(_WEIGHTS_DIGEST)):

@@ -17,6 +17,7 @@ from typing import Any
 
 import mlflow
 import pandas as pd
+from mlflow.environment_variables import MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT
 from mlflow.models import Model, ModelSignature
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import Array, Object, Property
@@ -25,9 +26,9 @@ import hlorank
 from hlorank.config import import_plugin
 from hlorank.data.collection import check_sizes
 from hlorank.data.npz import NpzFile
-from hlorank.files import SPEC, WEIGHTS, DataError, read_json
+from hlorank.files import SPEC, WEIGHTS, DataError
 from hlorank.hlo.extra import extra_path
-from hlorank.models.serialization import Spec
+from hlorank.models.serialization import Spec, checked_spec
 from hlorank.ranking.inputs import GraphReader
 from hlorank.ranking.ranker import Ranker
 from hlorank.ranking.result import top_configurations
@@ -103,19 +104,22 @@ def _decoded(field: str, value: object) -> bytes:
 
 
 class RankingModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc] # MLflow ships no types
-    """Ranker that ranks the graphs of a data frame, with a row for each graph and `FIELDS` as columns."""
+    """Ranker that ranks the graphs of a data frame, with a row for each graph and `FIELDS` as columns.
 
-    def __init__(self, ranker: Ranker | None = None) -> None:
-        self._ranker = ranker
+    A request that has waited for others longer than `seconds` is not ranked: its client has a response, of status 504.
+    """
+
+    def __init__(self, ranker: Ranker | None = None, seconds: float = -1) -> None:
+        self._ranker, self._seconds = ranker, seconds
         # MLflow's server calls `predict` in several threads, which together would exceed the memory of one ranking.
         self._one_at_a_time = threading.Lock()
 
     def load_context(self, context: Any) -> None:
         """Load the model of a package."""
         folder = Path(context.artifacts["model"])
-        for name in read_json(folder / SPEC).get("plugins", {}):
+        for name in checked_spec(folder).get("plugins", {}):
             import_plugin(name)  # its code is in the package, as this file is
-        self._ranker = Ranker(folder)
+        self._ranker, self._seconds = Ranker(folder), float(MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT.get_raw() or -1)
 
     def predict(
         self,
@@ -129,11 +133,14 @@ class RankingModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc] # MLflow sh
         table = model_input.iloc[: MAX_GRAPHS + 1].filter(list(FIELDS))
         # pandas writes NaN where a row lacks a column.
         records = table.astype(object).where(table.notna(), None).to_dict("records")
+        if not self._one_at_a_time.acquire(timeout=self._seconds):
+            raise mlflow.MlflowException(f"not ranked: it waited {self._seconds:g} s for other requests")
         try:
-            with self._one_at_a_time:
-                return rank_records(self._ranker, records, (params or {}).get("top", TOP))
+            return rank_records(self._ranker, records, (params or {}).get("top", TOP))
         except DataError as error:
             raise mlflow.MlflowException.invalid_parameter_value(str(error)) from None
+        finally:
+            self._one_at_a_time.release()
 
 
 def _signature() -> ModelSignature:
@@ -149,7 +156,8 @@ def scoring_server(ranker: Ranker) -> Any:
     from mlflow.pyfunc import FLAVOR_NAME, PyFuncModel
     from mlflow.pyfunc import scoring_server as server
 
-    model = SimpleNamespace(predict=partial(RankingModel(ranker).predict, None))
+    served = RankingModel(ranker, MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT.get())
+    model = SimpleNamespace(predict=partial(served.predict, None))
     return server.init(PyFuncModel(Model(signature=_signature(), flavors={FLAVOR_NAME: {}}), model))
 
 
