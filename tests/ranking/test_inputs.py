@@ -169,7 +169,8 @@ def test_files_that_cannot_be_read_are_named(
         (tmp_path / f"folder{suffix}").mkdir()
         empty = tmp_path / f"empty{suffix}"
         empty.touch()
-        for name in ("folder", "empty", "none", f"empty{suffix}/inside", "x" * 256):
+        (tmp_path / f"failing{suffix}").symlink_to("/proc/self/mem")  # a file with an error of input and output
+        for name in ("folder", "empty", "failing", "none", f"empty{suffix}/inside", "x" * 256):
             refused(tmp_path / f"{name}{suffix}")
         for method in ("open", "stat"):  # the file, or its folder
             with monkeypatch.context() as patch:

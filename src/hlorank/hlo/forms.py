@@ -136,8 +136,11 @@ def as_protobuf(file: BinaryIO) -> bytes:
 
     HLO text and StableHLO, also compressed by xz or gzip, are recognized by the content; other data are a protobuf.
     """
-    file.seek(0)
-    data = file.read(MAX_BYTES + 1)
+    try:
+        file.seek(0)
+        data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise DataError("file", "a file that can be read", error.strerror or error) from None
     if len(data) > MAX_BYTES:
         raise DataError("file", f"at most {MAX_BYTES:,} bytes", "more")
     if (compression := _decompressor(data)) is not None:
