@@ -132,15 +132,15 @@ def test_every_layer_mixes_as_it_declares_and_has_right_gradients(
         *(
             (name, {"operators": {name: arguments}}, match)
             for name, arguments, match in [
-                ("GCNConv", {}, r"model\.block: GCNConv"),
+                ("GCNConv", {}, r"model\.block=GCNConv: "),
                 ("TransformerConv", {"head": 2}, r"model\.operators\.TransformerConv: .*head"),
                 ("TransformerConv", {"heads": 4}, r"model\.heads=4"),
-                ("SAGEConv", {"edge_weight": "mean"}, r"model\.block: SAGEConv .*edge_weight"),
-                ("LEConv", {"edge_weight": "max"}, r"model\.operators\.LEConv\.edge_weight: .*max"),
-                ("GENConv", {}, r"model\.operators\.GENConv: .*depends on other nodes"),
+                ("SAGEConv", {"edge_weight": "mean"}, r"model\.operators\.SAGEConv: .*edge_weight"),
+                ("LEConv", {"edge_weight": "max"}, r"model\.operators\.LEConv: edge_weight: .*max"),
+                ("GENConv", {}, r"model\.block=GENConv: "),
                 ("GATv2Conv", {"dropout": 0.5}, r"model\.operators\.GATv2Conv: .*chance"),
                 ("SAGEConv", {"aggr": "lstm"}, r"SAGEConv"),
-                ("NNConv", {}, r"model\.operators\.NNConv: "),
+                ("NNConv", {}, r"model\.block=NNConv: "),
                 (EDGE_MLP, {"heads": 2}, r"model\.operators\.reproductions:EdgeMlp: .*heads"),
             ]
         ),

@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from hlorank.config import ConfigError, Directions
+from hlorank.config import Directions
 from hlorank.models.compression.declarations import EdgeForm, EdgeKind, Mixing, Norm
 from hlorank.models.compression.plan import QuotientEdges
 from hlorank.models.layers.layer import Layer, head_width, mlp
@@ -31,9 +31,7 @@ class Operator(Layer):
 
     mixing = Mixing.NEIGHBOURS
 
-    def __init__(
-        self, name: str, kind: type[nn.Module], width: int, directions: Directions, arguments: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, kind: type[nn.Module], width: int, directions: Directions, arguments: Mapping[str, Any]) -> None:
         super().__init__()
         own = {key: arguments[key] for key in (_SELF_LOOPS, _EDGE_WEIGHT) if key in arguments}
         others = {key: value for key, value in arguments.items() if key not in own}
@@ -41,13 +39,13 @@ class Operator(Layer):
             norm = Norm(own.get(_EDGE_WEIGHT, Norm.SUM.value))
         except ValueError as error:
             allowed = ", ".join(known.value for known in Norm)
-            raise ConfigError(f"model.operators.{name}.{_EDGE_WEIGHT}: {error}; set one of {allowed}") from None
+            raise ValueError(f"{_EDGE_WEIGHT}: {error}; set one of {allowed}") from None
         self.edges = EdgeKind(norm, directions, itself=bool(own.get(_SELF_LOOPS, False)), form=EdgeForm.DIRECTIONS)
         self._weighted = _EDGE_WEIGHT in own
-        self.convolutions = nn.ModuleList(_make(name, kind, width, others) for _ in range(self.edges.neighbour_types))
-        self._check(name, width)
+        self.convolutions = nn.ModuleList(_make(kind, width, others) for _ in range(self.edges.neighbour_types))
+        self._check(width)
 
-    def _check(self, name: str, width: int) -> None:
+    def _check(self, width: int) -> None:
         """Try the operator on a tiny bipartite graph, and with a repeated target and the edges in another order."""
         if next(self.parameters(), torch.zeros(())).is_meta:
             return
@@ -63,15 +61,13 @@ class Operator(Layer):
                 )
         except Exception as error:  # operators check little themselves
             found = next(iter(str(error).splitlines()), type(error).__name__)
-            message = f"model.block: {name} does not run on a bipartite graph of width {width}: {found}"
-            raise ConfigError(message) from None
+            raise ValueError(f"it does not run on a bipartite graph of width {width}: {found}") from None
         if plain.shape != (2, width):
-            found = f"its results have the shape {[*plain.shape]} for 2 nodes, and model.width is {width}"
-            raise ConfigError(f"model.operators.{name}: {found}")
+            raise ValueError(f"results of shape {[*plain.shape]} for 2 nodes, and model.width is {width}")
         if not torch.allclose(repeated, plain[[0, 1, 0]], atol=1e-5):
-            raise ConfigError(
-                f"model.operators.{name}: the result of a node depends on other nodes, on the order of its edges or on "
-                "chance; leave out norms over nodes, LSTM aggregation and dropout"
+            raise ValueError(
+                "the result of a node depends on other nodes, on the order of its edges or on chance; leave out "
+                "norms over nodes, LSTM aggregation and dropout"
             )
 
     def _keywords(self, weight: Tensor) -> dict[str, Tensor]:
@@ -87,7 +83,7 @@ class Operator(Layer):
         return reduce(Tensor.add, results)
 
 
-def _make(name: str, kind: type[nn.Module], width: int, arguments: Mapping[str, Any]) -> nn.Module:
+def _make(kind: type[nn.Module], width: int, arguments: Mapping[str, Any]) -> nn.Module:
     from torch_geometric.nn import EdgeConv
 
     known = inspect.signature(kind).parameters
@@ -101,10 +97,7 @@ def _make(name: str, kind: type[nn.Module], width: int, arguments: Mapping[str, 
         given["channels"] = width
     if "add_self_loops" in known:
         given.setdefault("add_self_loops", False)  # they are edges of the quotient graph
-    try:
-        made: nn.Module = kind(**given)
-    except (TypeError, ValueError, AssertionError) as error:
-        raise ConfigError(f"model.operators.{name}: {error}") from None
+    made: nn.Module = kind(**given)
     return made
 
 

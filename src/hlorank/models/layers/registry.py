@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,21 +30,10 @@ class LayerKind(NamedTuple):
 def _from_class(name: str, kind: Any) -> LayerKind | None:
     """Return the entry of a class of another package; None if the class is of the wrong kind."""
     if isinstance(kind, type) and issubclass(kind, Layer) and hasattr(kind, "mixing"):
-        return LayerKind(
-            lambda config, width: _made(name, kind, width, config.operators.get(name, {})), widens=kind.widens
-        )
+        return LayerKind(lambda config, width: kind(width, **config.operators.get(name, {})), widens=kind.widens)
     if is_operator(kind):
-        return LayerKind(
-            lambda config, width: Operator(name, kind, width, config.directions, config.operators.get(name, {}))
-        )
+        return LayerKind(lambda config, width: Operator(kind, width, config.directions, config.operators.get(name, {})))
     return None
-
-
-def _made(name: str, kind: type[Layer], width: int, arguments: Mapping[str, Any]) -> Layer:
-    try:
-        return kind(width, **arguments)
-    except (TypeError, ValueError, AssertionError) as error:
-        raise ConfigError(f"model.operators.{name}: {error}") from None
 
 
 class _Layers(ExtensionPoint[LayerKind]):
@@ -103,5 +92,15 @@ def widths(names: Sequence[str], config: ModelConfig, key: str) -> list[int]:
 
 
 def make_layer(name: str, config: ModelConfig, key: str, width: int) -> Layer:
-    """Make a layer by the name that the configuration's `key` has; `width` is the width of the states after it."""
-    return find(LAYERS, key, name).make(config, width)
+    """Make a layer by the name that the configuration's `key` has; `width` is the width of the states after it.
+
+    A layer that is refused is a ConfigError of its arguments in `model.operators`, or of `key` where it has none.
+    """
+    kind = find(LAYERS, key, name)
+    try:
+        return kind.make(config, width)
+    except ConfigError:
+        raise
+    except (TypeError, ValueError, AssertionError) as error:
+        place = f"model.operators.{name}" if config.operators.get(name) else f"{key}={name}"
+        raise ConfigError(f"{place}: {error}") from None
