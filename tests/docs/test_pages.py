@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hlorank.hlo.layout_space import SEARCHES
 from hlorank.models import compression
 from hlorank.models.baselines.baseline import BASELINES
 from hlorank.models.layers.registry import LAYERS, RESIDUAL
+from hlorank.stages.command import EXTENSION_POINTS
 from hlorank.training.methods import METHODS
 from scripts.reference import GENERATED, keys, rewritten
 from tests.conftest import MakeModel
@@ -107,6 +109,16 @@ def test_methods_and_layers_are_documented(make_model: MakeModel) -> None:
     section = TEXTS["docs/reference/layers.md"].split("\n## ")[1]
     rows = re.findall(r"^\| (`[^|]*`) \|", section, re.MULTILINE)
     assert sorted(_INLINE.findall(" ".join(rows))) == sorted([*LAYERS, RESIDUAL])
+
+
+def test_searches_and_extension_points_are_documented() -> None:
+    architecture, extend = TEXTS["docs/explanation/architecture.md"], TEXTS["docs/how-to/extend.md"]
+    for page in (architecture, TEXTS["docs/how-to/use-your-own-npz.md"]):
+        assert {*re.findall(r"`(\w+)`", page)} >= SEARCHES.keys()
+    points = {name.partition(":")[2] for name in EXTENSION_POINTS.values()} - {"BASELINES"}
+    section = architecture.split("\n## Extension points\n")[1].split("\n## ")[0]
+    assert {*re.findall(r"\b[A-Z]{6,}\b", section)} == points
+    assert {*re.findall(r"^\| [^|]* \| `([A-Z]+)` \|", extend, re.MULTILINE)} == points
 
 
 def test_the_example_of_colour_refinement_is_that_of_the_code() -> None:

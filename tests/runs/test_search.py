@@ -115,6 +115,13 @@ def test_equal_seeds_try_equal_values(sampler: str, open_named: Callable[..., op
     assert len({job[1] for job in tried[0]}) == 5
 
 
+def test_tpe_prefers_large_values(open_named: Callable[..., optuna.Study]) -> None:
+    batches = list[list[list[str]]]()
+    search(open_named(), n_trials=24).run(launcher(batches))
+    taus = [value(job) for (job,) in batches]
+    assert sum(taus[14:]) > sum(taus[:10]) + 5, "the first 10 are random"
+
+
 @pytest.mark.parametrize(("trials", "prune", "pruned"), [(1, True, True), (2, True, False), (1, False, False)])
 def test_a_poor_trial_is_pruned_after_enough_others(
     trials: int, prune: bool, pruned: bool, open_named: Callable[..., optuna.Study]
