@@ -166,6 +166,9 @@ def test_split_half_tau_and_family_of_a_sidecar_are_kept(tmp_path: Path, raw: Pa
     assert [s.open("valid", sidecar.stem).split_half_tau for s in (before, after)] == [None, 0.75]
     assert [s.open("valid", sidecar.stem).family for s in (before, after)] == [family(sidecar.stem), "net"]
     assert before.fingerprint != after.fingerprint
+    sidecar.write_text('{"family": "net"}')  # as the how-to says of npz files of one's own
+    featurize_collection(raw, LAYOUT, CONFIG, store)
+    assert FeatureStore(store).open("valid", sidecar.stem).split_half_tau is None
 
 
 def test_an_interrupted_write_leaves_the_old_folder(

@@ -113,10 +113,10 @@ def measured_family(graph: Path) -> str | None:
 def split_half_tau(graph: Path) -> float | None:
     """Return the Kendall tau between two independent halves of a graph's measurements, from its sidecar.
 
-    None means that the graph has no sidecar, or had nothing to rank; another value than -1..1 is a DataError.
+    None means that no sidecar has it, or that there was nothing to rank; another value than -1..1 is a DataError.
     """
     path = sidecar_path(graph)
-    tau = read_json(path).get("split_half_tau", math.nan) if path.is_file() else None
+    tau = read_json(path).get("split_half_tau") if path.is_file() else None
     if tau is not None and not (isinstance(tau, int | float) and -1 <= tau <= 1):
         raise DataError("split_half_tau", "a number in -1..1, or null", tau, file=path)
     return tau
