@@ -55,7 +55,7 @@ class ComputeError(RuntimeError):
 
 
 class _Workers(NamedTuple):
-    """Place where calls run: the start of a call, and the number of started calls at most."""
+    """Place where calls run: the function that starts a call, and the largest number of started calls."""
 
     start: Callable[[Callable[[Any], Any], Any], Future[Any]]
     capacity: Callable[[], int]
@@ -279,7 +279,7 @@ def _connected(address: str) -> Iterator[ModuleType]:
 
 
 def _environment(marks: Iterable[Path] = ()) -> partial[None]:
-    """Return what makes a worker like this process; `marks` are new files in the folders that workers write to."""
+    """Return the call that makes a worker like this process; `marks` are new files in folders that workers write to."""
     plugins, shared = imported_plugins(), os.environ.get(SHARED_VARIABLE)
     return partial(_enter, Path.cwd(), plugins, shared, code_digest("hlorank", *plugins), tuple(marks))
 

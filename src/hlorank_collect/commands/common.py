@@ -93,8 +93,8 @@ def program_fields(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             fields[program] = {"program": program, "arguments": arguments.arguments, "scale_batch": None}
             continue
         found, errors = find_programs([program], arguments.dump, None)
-        for error in errors:
-            raise error
+        if errors:
+            raise errors[0]
         for path in (str(file.path) for file in found):
             fields[path] = {"program": path, "arguments": None, "scale_batch": arguments.scale_batch}
     if arguments.scale_batch is not None and all(map(is_function, fields)):
