@@ -134,7 +134,7 @@ def test_every_layer_mixes_as_it_declares_and_has_right_gradients(
             for name, arguments, match in [
                 ("GCNConv", {}, r"model\.block=GCNConv: "),
                 ("TransformerConv", {"head": 2}, r"model\.operators\.TransformerConv: .*head"),
-                ("TransformerConv", {"heads": 4}, r"model\.heads=4"),
+                ("TransformerConv", {"heads": 4}, r"model\.operators\.TransformerConv: .*heads=4"),
                 ("SAGEConv", {"edge_weight": "mean"}, r"model\.operators\.SAGEConv: .*edge_weight"),
                 ("LEConv", {"edge_weight": "max"}, r"model\.operators\.LEConv: edge_weight: .*max"),
                 ("GENConv", {}, r"model\.block=GENConv: "),

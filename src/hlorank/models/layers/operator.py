@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from hlorank.config import Directions
 from hlorank.models.compression.declarations import EdgeForm, EdgeKind, Mixing, Norm
 from hlorank.models.compression.plan import QuotientEdges
-from hlorank.models.layers.layer import Layer, head_width, mlp
+from hlorank.models.layers.layer import Layer, mlp
 from hlorank.models.plan_tensors import propagate
 
 _SELF_LOOPS, _EDGE_WEIGHT = "self_loops", "edge_weight"
@@ -92,7 +92,9 @@ def _make(kind: type[nn.Module], width: int, arguments: Mapping[str, Any]) -> nn
     if "nn" in known and known["nn"].default is inspect.Parameter.empty:
         given["nn"] = mlp(2 * width if issubclass(kind, EdgeConv) else width, width, width)
     elif "out_channels" in known:
-        given |= {"in_channels": width, "out_channels": head_width(width, heads)}
+        if width % heads:
+            raise ValueError(f"heads={heads} does not divide model.width={width}")
+        given |= {"in_channels": width, "out_channels": width // heads}
     elif "channels" in known:
         given["channels"] = width
     if "add_self_loops" in known:
