@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from hlorank.config import Config, ConfigError
-from hlorank.data.collection import Split
+from hlorank.data.collection import Split, sidecar_path
 from hlorank.featurize.feature_store import FeatureStore
-from hlorank.files import DataError
+from hlorank.files import DataError, write_json
 from hlorank.models.graph_inputs import GraphLoader
 from hlorank.partition.segment_store import partition_collection
 from hlorank.partition.segments import Partition
@@ -72,11 +72,14 @@ def test_folds_hold_out_every_graph_once_and_families_of_the_store_together(
 
 
 def test_folds_need_no_raw_data(settings: Settings, tmp_path: Path) -> None:
-    """After `dvc pull` of the features alone the folds are those of a whole checkout."""
-    whole = prepared(settings(ensemble__folds=3))
-    alone = prepared(settings(ensemble__folds=3, paths__raw=tmp_path / "none"))
-    assert alone.members == whole.members
-    assert alone.key == whole.key
+    """Without data/raw, as after `dvc pull` of the features alone, or with other families there, they are the same."""
+    whole, raw = prepared(settings(ensemble__folds=3)), tmp_path / "other/layout/synthetic/random/train"
+    for name in whole.train:
+        write_json(sidecar_path(raw / f"{name}.npz"), {"family": "one"})
+    for folder in ("none", "other"):
+        alone = prepared(settings(ensemble__folds=3, paths__raw=tmp_path / folder))
+        assert alone.members == whole.members
+        assert alone.key == whole.key
 
 
 def test_skipped_graphs_and_graphs_of_few_segments_are_logged_once(
