@@ -195,7 +195,7 @@ assert {threads for _, _, threads in results} == {"1"}
 once = partial(die, folder=folder, deaths={2: 1, 5: 1})
 assert list(map_graphs(once, range(8), config, "test")) == [*range(8)]
 assert len([*folder.iterdir()]) == 10
-never = partial(die, folder=folder, deadly={20}, deaths=9)
+never = partial(die, folder=folder, deaths={20: 9})
 treated_and_error(never, [20], config.model_copy(update={"retries": 0}))
 assert len([*folder.glob("20.*")]) == 1
 for name, compute in (("here", SERIAL), ("there", config)):

@@ -1,6 +1,7 @@
 """Python processes that start at once, for tests that run many commands: forks of one that has imported everything.
 
-A command of hlorank imports PyTorch, Lightning and MLflow for seconds before it works for as long on tiny data.
+A command of hlorank imports PyTorch, Lightning and MLflow for seconds before it works for as long on tiny data, and
+each call of DVC its own packages.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 IMPORTED = (
+    "dvc.cli.parser",
+    "dvc.repo.reproduce",
     "hlorank.evaluation.evaluate",
     "hlorank.runs.search",
     "hlorank.training.fit",
@@ -39,15 +42,15 @@ exec {python} "$@"
 """
 _COMMAND = """#!/bin/sh
 case $1 in
-  autotune | collect | serve) exec {command} "$@" ;;
+  autotune | collect | serve | queue) exec {program} "$@" ;;
 esac
-exec {python} -IS {client} {address} {command} "$@"
+exec {python} -IS {client} {address} {program} "$@"
 """
 
 
 @contextlib.contextmanager
 def warm_programs(folder: Path, code: Path) -> Iterator[None]:
-    """Fill a folder with links to the programs of this environment, but `python` and `hlorank` that start at once.
+    """Fill a folder with links to the programs of this environment; `python`, `hlorank` and `dvc` start at once.
 
     Args:
         folder: the folder, to be found first in PATH, as the `bin` of an environment.
@@ -57,10 +60,10 @@ def warm_programs(folder: Path, code: Path) -> Iterator[None]:
     folder.mkdir(parents=True)
     for program in Path(sys.prefix, "bin").iterdir():
         (folder / program.name).symlink_to(program)
-    names = {"python": python, "command": python.with_name("hlorank"), "client": __file__, "address": address}
-    for name, text in (("python", _PYTHON), ("hlorank", _COMMAND), ("activate", "")):
+    names = {"python": python, "client": __file__, "address": address}
+    for name, text in (("python", _PYTHON), ("hlorank", _COMMAND), ("dvc", _COMMAND), ("activate", "")):
         (folder / name).unlink(missing_ok=True)
-        (folder / name).write_text(text.format(**names), encoding="utf-8")
+        (folder / name).write_text(text.format(**names, program=python.with_name(name)), encoding="utf-8")
         (folder / name).chmod(0o755)
     with subprocess.Popen(
         [python, __file__, "--serve", address],

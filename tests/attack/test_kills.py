@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,12 +30,10 @@ def start(place: Path, max_file_bytes: int | None = None) -> subprocess.Popen[st
     kept = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_TR")}
     own = {"PYTHONPATH": str(place / "src"), "OMP_NUM_THREADS": "1", "DVC_NO_ANALYTICS": "1"}
     own["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    limit = None
-    if max_file_bytes is not None:
-        limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (max_file_bytes, resource.RLIM_INFINITY))
+    limit = [] if max_file_bytes is None else ["prlimit", f"--fsize={max_file_bytes}:"]
     return subprocess.Popen(
-        [sys.executable, "-m", "dvc", "repro", "-q"], cwd=place, env=kept | own, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, start_new_session=True, preexec_fn=limit,
+        [*limit, sys.executable, "-m", "dvc", "repro", "-q"], cwd=place, env=kept | own, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
 
 

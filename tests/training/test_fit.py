@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -24,6 +25,7 @@ from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.scoring import score_configurations
 from hlorank.models.serialization import load_model
 from hlorank.stages.train import train
+from hlorank.training.fit_networks import ProgressBar
 from hlorank.training.ranking_module import RankingModule
 from tests.training.training_helpers import CPU, DROPOUT, WEIGHTS, History, OpenGraphs, Runs, Settings, validate_with
 
@@ -131,6 +133,14 @@ def test_the_best_epoch_is_kept_with_the_weights_that_were_validated(
         last[kind] = raw[-1]
     assert torch.equal(last["ema"], last["none"])
     assert torch.equal(last["swa"], last["none"])
+
+
+def test_the_progress_bar_has_the_last_tau_alone() -> None:
+    trainer: Any = SimpleNamespace(callback_metrics={"curves/train_loss": torch.tensor(0.5)})
+    module: Any = SimpleNamespace(tau_metric="curves/valid_kendall_tau")
+    assert ProgressBar().get_metrics(trainer, module) == {}  # the first epoch has no tau yet
+    trainer.callback_metrics["curves/valid_kendall_tau"] = torch.tensor(0.25)
+    assert ProgressBar().get_metrics(trainer, module) == {"valid tau": 0.25}
 
 
 @pytest.mark.parametrize("averaging", ["none", "ema"])

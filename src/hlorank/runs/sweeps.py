@@ -12,6 +12,7 @@ import os
 import platform
 import re
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -269,8 +270,9 @@ class SweepRun(Callback):
         # Before the store is used: if the store is down, the other jobs must still continue.
         job_return.status, job_return.return_value = JobStatus.COMPLETED, None
         if not isinstance(error, store.Pruned):
-            expected = isinstance(error, ConfigError | DataError)
-            log.error("failed: %s", error, exc_info=None if expected else error)
+            unexpected = not isinstance(error, ConfigError | DataError)
+            details = redact_credentials("".join(["\n", *traceback.format_exception(error)])) if unexpected else ""
+            log.error("failed: %s%s", one_line(error), details.rstrip())
             client = MlflowClient(store.tracking_uri(config.tracking))
             _record_failure(client, parent, config.hydra.overrides.task, error)
 
