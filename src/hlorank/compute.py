@@ -19,15 +19,12 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-
-from joblib.externals.loky import BrokenProcessPool, get_reusable_executor
-from rich.console import Console
-from rich.progress import track
 
 from hlorank.config import ComputeConfig, ConfigError, import_plugin
 from hlorank.config.extension_point import imported_plugins
@@ -83,6 +80,9 @@ def map_graphs(
         outputs: folders that `function` writes to, which the nodes of a cluster must share.
         resources: custom resources that a call takes of its node of a cluster, by name.
     """
+    from rich.console import Console  # not with each command: these packages and joblib take half a second
+    from rich.progress import track
+
     source = iter(items)
     pending: deque[tuple[Item, Future[Result]]] = deque()
     failures: list[BaseException] = []
@@ -153,6 +153,8 @@ def _open_workers(
         try:
             yield _processes(settings.process_count)
         except BaseException:
+            from joblib.externals.loky import get_reusable_executor
+
             get_reusable_executor(reuse=True).shutdown(kill_workers=True)
             raise
     else:
@@ -177,6 +179,8 @@ def _failed(error: Exception) -> Future[Any]:
 
 def _processes(count: int) -> _Workers:
     """Return processes of this machine, which wait some seconds for other work."""
+    from joblib.externals.loky import get_reusable_executor
+
     enter = _environment()
     # loky starts other processes if any of these is another.
     begin = {"initializer": _begin_process, "initargs": (os.getpid(), tuple(sys.path), *enter.args)}
