@@ -199,6 +199,7 @@ def test_a_worker_that_dies_takes_no_finished_job_with_it(
 
     with monkeypatch.context() as patched:
         patched.setattr(basic, "launch", launch)
+        patched.setattr("hydra._internal.utils.is_under_debugger", lambda: False)  # coverage is none
         assert call("seed=0,1") == 1
     assert "error: the sweep was interrupted; the same command continues" in capsys.readouterr().err
     (parent,) = sweeps(client)
