@@ -21,6 +21,7 @@ from hlorank.files import (
     atomic_path,
     code_digest,
     fingerprint,
+    first_line,
     map_array,
     one_line,
     open_file,
@@ -73,6 +74,8 @@ def test_messages_are_one_printable_line() -> None:
     assert len(long) == 500
     assert long.startswith("a.npz: xx")
     assert one_line("\x1b" * 1000 + "end").endswith("end")
+    assert first_line(OSError()) == "OSError", "which has no lines"
+    assert first_line(ValueError("\na\nb")) == "a"
 
 
 def test_paths_of_the_configuration_are_portable(monkeypatch: pytest.MonkeyPatch) -> None:

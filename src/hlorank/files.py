@@ -71,6 +71,11 @@ def one_line(message: object) -> str:
     return line if len(line) <= MAX_MESSAGE else f"{line[: MAX_MESSAGE - tail - 5]} ... {line[-tail:]}"
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or the name of its type where it has none."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 class DataError(ValueError):
     """Data that breaks its contract; the message, one line, has the file, the key, the expected and the found value."""
 

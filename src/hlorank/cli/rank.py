@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hlorank.cli.model import add_model_arguments, open_ranker
 from hlorank.cli.programs import HELP, Program, add_program_options, find_programs, is_function
 from hlorank.cli.rank_output import export, print_rankings, submission, warn_of_stages
 from hlorank.config import ComputeConfig, ConfigError
@@ -24,7 +25,6 @@ from hlorank.terminal import add_number, add_table_options
 
 if TYPE_CHECKING:
     from hlorank.ranking.inputs import InputGraph
-    from hlorank.ranking.ranker import Ranker
 
 _log = logging.getLogger(__name__)
 
@@ -96,32 +96,6 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         help="write the configuration of rank --choose to DIR: as JSON, <graph>.json, for hlorank.apply_configuration, "
         "and as HLO with layout constraints, <graph>.hlo.pb and, with jaxlib, <graph>.hlo.txt",
     )
-
-
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of a command that scores configurations."""
-    help_of_model = "a model folder, an MLflow run id, or models:/<name>@champion"
-    parser.add_argument("--model", required=True, metavar="MODEL", help=help_of_model)
-    add_number(parser, "--memory", 256, "limit of the memory of activations while scoring", metavar="MIB")
-    parser.add_argument(
-        "--accelerator",
-        choices=["auto", "cpu", "cuda"],
-        default="auto",
-        help="device; auto is CUDA where PyTorch finds it (default: %(default)s)",
-    )
-
-
-def open_ranker(model: str, memory_mib: int, accelerator: str) -> Ranker:
-    """Return the ranker of a reference of `model_folder`, with a warning if the model was never trained."""
-    from hlorank.runs.find import model_folder
-
-    folder = model_folder(model)  # before PyTorch is imported, which takes seconds
-    from hlorank.ranking.ranker import Ranker
-
-    ranker = Ranker(folder, memory_mib * 2**20, accelerator)
-    if ranker.spec.steps == 0:
-        _log.warning("%s: the model was never trained; its scores are meaningless", model)
-    return ranker
 
 
 def _check(arguments: argparse.Namespace, programs: Sequence[Program]) -> None:

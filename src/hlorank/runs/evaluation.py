@@ -21,7 +21,7 @@ from hlorank.data.collection import Collection
 from hlorank.evaluation.graph_report import PER_GRAPH
 from hlorank.evaluation.report.trainings import Run, Score, Tracked, model_and_report_folders, read_run, scored
 from hlorank.featurize.feature_store import GraphStore
-from hlorank.files import SPEC, DataError, code_digest, fingerprint, read_json, recorded_run
+from hlorank.files import SPEC, DataError, code_digest, fingerprint, first_line, read_json, recorded_run
 from hlorank.metrics import BEST_TAU, TRAIN_SECONDS
 from hlorank.runs.find import RUN_ID, run_of_model
 from hlorank.runs.store import EVALUATION, FEATURES, MODEL, URI_VARIABLE, connect, existing_store, open_run
@@ -148,5 +148,5 @@ def _stored_runs(run_id: str, score: Score | None) -> list[Run]:
                     reason = job["reason"] or job["state"]
                     _log.warning("%s: left out, as it has no model: %s", job["job"], reason)
     except MlflowException as error:
-        raise ConfigError(f"{run_id}: {str(error).splitlines()[0]} (MLflow store {store})") from None
+        raise ConfigError(f"{run_id}: {first_line(error)} (MLflow store {store})") from None
     return found

@@ -12,7 +12,7 @@ from typing import Any
 
 from hlorank.config.train_sections import SWEEP_NAME
 from hlorank.data.collection import Collection
-from hlorank.files import SPEC, DataError, redact_credentials, resolve_path
+from hlorank.files import SPEC, DataError, first_line, redact_credentials, resolve_path
 from hlorank.metrics import BEST_TAU, EXPERIMENT
 from hlorank.runs.store import FEATURES, MODEL, NAME, SWEEP, existing_store, stored_run
 
@@ -67,7 +67,7 @@ def _download(reference: str) -> Path:
     try:
         downloaded = Path(mlflow.artifacts.download_artifacts(uri, dst_path=target))
     except (mlflow.MlflowException, OSError) as error:
-        found = redact_credentials(f"{str(error).strip().splitlines()[0]} (tracking store {store})")
+        found = redact_credentials(f"{first_line(error)} (tracking store {store})")
         raise DataError("model", "a run or a registered model of the MLflow store", found, file=reference) from None
     folders = [path.parent for path in sorted(downloaded.rglob(SPEC))]
     if len(folders) != 1:

@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from hlorank.compute import ComputeError
 from hlorank.config import ConfigError, TrackingConfig
-from hlorank.files import DataError, atomic_path, one_line, redact_credentials
+from hlorank.files import DataError, atomic_path, first_line, one_line, redact_credentials
 from hlorank.metrics import BEST_TAU
 
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
@@ -273,7 +273,7 @@ def error_lines(error: BaseException) -> list[str] | None:
     elif type(error).__module__.partition(".")[0] in {"mlflow", "sqlalchemy"}:  # whose import takes seconds
         import mlflow
 
-        problems = [f"MLflow store {mlflow.get_tracking_uri()}: {str(error).strip().splitlines()[0]}"]
+        problems = [f"MLflow store {mlflow.get_tracking_uri()}: {first_line(error)}"]
     else:
         return None
     return [f"error: {one_line(problem)}" for problem in problems]
