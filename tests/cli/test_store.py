@@ -42,7 +42,7 @@ def log(tracking: TrackingConfig) -> Log:
         tags |= {key: other[name] for key, name in (("features", "features"), (EXPERIMENT, "of")) if name in other}
         config = tracking.model_copy(update={"experiment": other.get("experiment", "hlorank")})
         with open_run(config, f"{method} learning_rate=0.01", tags | job_tags()) as (run_id, _):
-            mlflow.log_params({"seed": seed})
+            mlflow.log_params({"seed": seed, **({"data.graphs": other["graphs"]} if "graphs" in other else {})})
             mlflow.log_text("{}", "model/spec.json")
             if tau is not None:
                 mlflow.log_metric(BEST_TAU, tau)
@@ -67,9 +67,12 @@ def test_the_best_of_each_collection(log: Log, call: Command, tmp_path: Path, mo
         "collection": "layout:cpu:random",
         "method": "gst_e",
         "experiment": "kaggle_6",
+        "valid_kendall_tau": 0.75,
+        "standard_deviation": None,
+        "seeds": 1,
+        "folds": 1,
         "seed": 3,
         "name": "gst_e learning_rate=0.01",
-        "valid_kendall_tau": 0.75,
         "features": "data of layout:cpu:random",
         "run_id": first,
         "model": str(tmp_path / "artifacts" / first / "artifacts" / "model"),
@@ -89,10 +92,10 @@ def test_the_best_of_each_collection(log: Log, call: Command, tmp_path: Path, mo
 def test_only_finished_trainings_on_the_same_features_are_compared(
     log: Log, tracking: TrackingConfig, call: Command
 ) -> None:
-    for data, tau in (("old", 0.75), ("new", 0.25), ("new", 0.5), ("old", 0.25)):
-        run = log("tile:cpu", tau, data=data)
-    for data, tau in (("whole graphs", 0.25), ("segments", 0.125)):
-        log("layout:cpu:random", tau, data=data, features="the same")
+    for data, tau, method in (("old", 0.75, "gst"), ("new", 0.25, "gst"), ("new", 0.5, "gst"), ("old", 0.25, "full")):
+        run = log("tile:cpu", tau, method, data=data)
+    for data, tau in (("full", 0.25), ("gst", 0.125)):
+        log("layout:cpu:random", tau, data, data=data, features="the same")
     client = mlflow.MlflowClient(tracking.uri)
     for status in ("FAILED", "KILLED", "RUNNING"):
         client.update_run(log("tile:cpu", None), status=status)
@@ -101,6 +104,25 @@ def test_only_finished_trainings_on_the_same_features_are_compared(
         found = best(call)
         assert [(one["collection"], one["features"], one["valid_kendall_tau"]) for one in found] == expected
         client.update_run(run, status="RUNNING")  # its evaluation was killed: the training is complete
+
+
+def test_means_over_seeds_and_folds_are_ranked_and_rows_are_told_apart(
+    log: Log, tracking: TrackingConfig, call: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed, tau in enumerate((0.75, 0.25)):
+        log("tile:cpu", tau, "lucky", seed, features="a" * 16, graphs="g")
+        lead = log("tile:cpu", 0.625 + seed / 16, "steady", seed, features="a" * 16, graphs="g")
+    log("tile:cpu", 0.125, "steady", 0, features="b" * 16, graphs="g")
+    with open_run(tracking, "somebody's", {}):
+        mlflow.log_metric(BEST_TAU, 1)
+    log("tile:cpu", float("inf"), "infinite", features="a" * 16)
+    keys = ("method", "features", "folds", "seeds", "valid_kendall_tau", "run_id")
+    assert [[row[key] for key in keys] for row in best(call)] == [
+        ["steady", "a" * 16, 1, 2, 0.65625, lead],
+        ["steady", f"{'a' * 16}, {'b' * 16}", 2, 2, (0.65625 + 0.125) / 2, lead],
+    ]
+    monkeypatch.setenv("COLUMNS", "60")
+    assert {"aaaaaaaa", lead} <= {*call("best")[0].split()}
 
 
 def test_the_best_of_a_sweep(

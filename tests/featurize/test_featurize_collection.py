@@ -168,7 +168,12 @@ def test_split_half_tau_and_family_of_a_sidecar_are_kept(tmp_path: Path, raw: Pa
     assert before.fingerprint != after.fingerprint
     sidecar.write_text('{"family": "net"}')  # as the how-to says of npz files of one's own
     featurize_collection(raw, LAYOUT, CONFIG, store)
-    assert FeatureStore(store).open("valid", sidecar.stem).split_half_tau is None
+    assert (last := FeatureStore(store)).open("valid", sidecar.stem).split_half_tau is None
+    for path in (sidecar, sidecar.with_suffix(".npz")):  # as another fold of the same graphs
+        path.rename(raw / LAYOUT.path / "test" / path.name)
+    featurize_collection(raw, LAYOUT, CONFIG, store)
+    assert FeatureStore(store).fingerprint != last.fingerprint
+    assert FeatureStore(store).data == last.data != after.data
 
 
 def test_an_interrupted_write_leaves_the_old_folder(

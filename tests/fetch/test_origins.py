@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import Field
 
 from hlorank.config import ConfigError, DataConfig, Section
 from hlorank.data.collection import SPLITS, Collection, Split, read_graph
 from hlorank.fetch import hlo, origins
 from hlorank.fetch.hlo import HloConfig, convert
 from hlorank.fetch.local import LocalConfig, fetch
-from hlorank.files import DataError
+from hlorank.files import DataError, read_json
 from hlorank.hlo.extra import write_extra
 from hlorank.hlo.hlo_pb2 import HloModuleProto, ModuleTuningData, TuningData
 from hlorank.hlo.program import flatten
@@ -30,7 +31,7 @@ TILE, LAYOUT = Collection.parse("tile:own"), Collection.parse("layout:own:defaul
 
 class NoteConfig(Section):
     text: str
-    times: int
+    times: int = Field(exclude=True)
 
 
 def fetch_note(collection: Collection, config: NoteConfig, output: Path) -> None:
@@ -52,6 +53,7 @@ def test_a_registered_origin_fetches_with_its_settings(tmp_path: Path, monkeypat
     data = {"origin": "note", "note": {"text": "ab", "times": 2}}
     origins.fetch(TILE, DataConfig.model_validate(data), output)
     assert (output / "note").read_text() == "tile:own abab"
+    assert read_json(output / "made_from.json") == {"origin": "note", "note": {"text": "ab"}}
 
 
 # Origin local

@@ -73,10 +73,11 @@ def test_parameters_metrics_and_artifacts_of_a_run(
     assert {key: tags[key] for key in described} == described
     assert (len(tags[FINGERPRINT]), "3 graphs of train" in tags[NOTE]) == (16, True)
     values = {"trainer.max_epochs": "3", "model.pooling": "['mean', 'max']", "partition.max_nodes": "20", "seed": "0"}
+    values |= {"data.origin": "synthetic", "data.synthetic.train": "3"}
     assert {key: parameters[key] for key in values} == values
     own = {"model", "segments", "loss", "trainer", "ensemble", "evaluate"}
     sections = {key.partition(".")[0] for key in parameters}
-    assert sections == {"collection", "method", "seed", "featurize", "partition"} | own
+    assert sections == {"collection", "method", "seed", "data", "featurize", "partition"} | own
     read = {"aggregation", "configs_per_graph", "redraw_epochs", "sampled"}
     assert {key for key in parameters if key.startswith("segments.")} == {f"segments.{key}" for key in read}
     inputs = {(one.tags[0].value, one.dataset.name, one.dataset.digest) for one in run.inputs.dataset_inputs}

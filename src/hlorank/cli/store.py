@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from hlorank.config import ConfigError
+from hlorank.files import fingerprint
 from hlorank.terminal import Column, add_table_options, cells, print_result
 
 if TYPE_CHECKING:
@@ -17,13 +18,17 @@ _TRAININGS = {
     "collection": Column("collection"),
     "method": Column("method", 1),
     "experiment": Column("experiment", 2),
-    "seed": Column("seed", 3, number=True),
-    "name": Column("name", 4),
+    "folds": Column("folds", 3, number=True),
+    "seeds": Column("seeds", 3, number=True),
     "valid_kendall_tau": Column("valid\ntau", number=True, form=".4f"),
-    "run_id": Column("run_id"),
+    "standard_deviation": Column("standard\ndeviation", 4, number=True, form=".4f"),
     "features": Column("features", 5),
-    "model": Column("model", 6),
+    "seed": Column("best\nseed", 5, number=True),
+    "name": Column("name of the best", 6),
+    "run_id": Column("run_id"),
+    "model": Column("model", 7),
 }
+_SHOWN = 8  # characters of a fingerprint
 _REGISTERED = (
     Column("model"),
     Column("version", number=True),
@@ -40,11 +45,11 @@ def add_best(commands: argparse._SubParsersAction[Any]) -> None:
     """Add `hlorank best`."""
     parser = commands.add_parser(
         "best",
-        help="show the best trained model of each collection",
-        description="Shows the finished training with the best validation Kendall tau of each collection, from the "
-        "MLflow store that MLFLOW_TRACKING_URI names, else from mlflow.db in the current folder. A collection whose "
-        "features changed has one row for each fingerprint of its features, as scores are comparable only on the same "
-        "features.",
+        help="show the settings with the best trained models of each collection",
+        description="Shows the settings with the best validation Kendall tau of each collection, the mean over seeds "
+        "and folds, with the run of the best of their trainings, from the MLflow store that MLFLOW_TRACKING_URI names, "
+        "else from mlflow.db in the current folder. A collection has one row for each of its features, and each set of "
+        "them as folds, as scores are comparable only on the same features.",
     )
     parser.add_argument("--collection", metavar="ADDRESS", help="only this collection, such as layout:cpu:random")
     parser.add_argument("--sweep", metavar="NAME", help="only trainings of the sweep with this name")
@@ -57,7 +62,12 @@ def _best(arguments: argparse.Namespace) -> int:
     from hlorank.runs.find import best_runs
 
     found = best_runs(arguments.collection, arguments.sweep)
-    print_result(arguments, found, [*_TRAININGS.values()], [cells(_TRAININGS, training) for training in found])
+    columns, folds = dict(_TRAININGS), [row["features"].split(", ") for row in found]
+    if len({row["collection"] for row in found}) < len(found):  # the features tell rows apart
+        columns["features"] = replace(columns["features"], rank=0)
+    names = [one[0] if len(one) == 1 else fingerprint(one) for one in folds]
+    rows = [{**row, "features": name[:_SHOWN]} for row, name in zip(found, names, strict=True)]
+    print_result(arguments, found, [*columns.values()], [cells(columns, row) for row in rows])
     return 0
 
 

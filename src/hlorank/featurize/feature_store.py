@@ -55,6 +55,8 @@ class Index(Section):
     """Content of graphs.json."""
 
     fingerprint: str  # identifier of the features: the specification and all raw files
+    # The section `data` of the raw files, and `graphs`, their identifier in any split; not in stores of before.
+    data: dict[str, Any] = Field(default_factory=dict)
     splits: dict[Split, dict[str, GraphEntry]] = Field(min_length=len(SPLITS))  # entries by split and name
 
 
@@ -139,7 +141,7 @@ class GraphStore:
         if not (root / INDEX_FILE).is_file():
             raise DataError("features", "a complete feature store", "none; run the stage featurize", file=root)
         index = read_section(Index, root / INDEX_FILE, self.remedy)
-        self.fingerprint = index.fingerprint
+        self.fingerprint, self.data = index.fingerprint, index.data
         self._entries = {split: dict(sorted(index.splits[split].items())) for split in SPLITS}
 
     def entries(self, split: Split) -> dict[str, GraphEntry]:

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from hlorank.compute import SERIAL, map_graphs
 from hlorank.config import ComputeConfig, FeaturizeConfig
 from hlorank.data.collection import (
+    MADE_FROM,
     SPLITS,
     Collection,
     Kind,
@@ -36,7 +38,17 @@ from hlorank.featurize.feature_store import (
 )
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
-from hlorank.files import METRICS, SPEC, DataError, code_digest, counted, fingerprint, sha256_file, write_json
+from hlorank.files import (
+    METRICS,
+    SPEC,
+    DataError,
+    code_digest,
+    counted,
+    fingerprint,
+    read_json,
+    sha256_file,
+    write_json,
+)
 from hlorank.hlo.extra import Extra, existing_extra, read_extra
 
 CODE = ("hlorank.featurize", "hlorank.hlo", "hlorank.data", "hlorank.metrics")
@@ -59,7 +71,9 @@ def featurize_collection(
     if not files["train"]:
         expected = "at least one npz file in the train split, to fit statistics on"
         raise DataError("train", expected, "none", file=raw / collection.path)
-    featurize_files(files, collection, config, output, compute)
+    made_from = raw / collection.path / MADE_FROM
+    data = read_json(made_from) if made_from.is_file() else {}
+    featurize_files(files, collection, config, output, compute, data)
 
 
 def featurize_files(
@@ -68,8 +82,9 @@ def featurize_files(
     config: FeaturizeConfig,
     output: Path,
     compute: ComputeConfig = SERIAL,
+    data: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Do the work of `featurize_collection` on the npz files of each split, wherever they are."""
+    """Do the work of `featurize_collection` on the npz files of each split, wherever they are; `data` made them."""
     (output / INDEX_FILE).unlink(missing_ok=True)
     sample = partial(_train_sample, collection=collection, options=config)
     try:
@@ -89,7 +104,7 @@ def featurize_files(
         if entry.skipped is not None:
             _LOGGER.warning("%s: training skips the graph %s: %s", collection, name, entry.skipped)
     write_json(output / METRICS, _metrics(collection.kind, index.splits))
-    write_json(output / INDEX_FILE, index.model_dump(mode="json"))
+    write_json(output / INDEX_FILE, {**index.model_dump(mode="json"), "data": {**data, **index.data}})
     graphs = [entry for split in index.splits.values() for entry in split.values()]
     nodes, distinct = sum(graph.nodes for graph in graphs), sum(graph.distinct for graph in graphs)
     sizes = counted(len(graphs), "graph"), counted(nodes, "node"), counted(distinct, "distinct configuration")
@@ -117,7 +132,9 @@ def _store_graphs(
         entries[split][path.stem] = entry
     remove_other_graphs(output, entries)
     sources = {f"{split}/{path.stem}": source for (split, path), (source, _) in zip(tasks, results, strict=True)}
-    return Index(fingerprint=fingerprint({"spec": columns, "sources": sources}), splits=entries)
+    graphs = fingerprint(sorted([path.stem, source] for (_, path), (source, _) in zip(tasks, results, strict=True)))
+    fingerprint_of_all = fingerprint({"spec": columns, "sources": sources})
+    return Index(fingerprint=fingerprint_of_all, data={"graphs": graphs}, splits=entries)
 
 
 def _source(path: Path, protobuf: bool) -> str:

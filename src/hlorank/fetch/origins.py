@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hlorank.config import DataConfig, ExtensionPoint, Section, find, parse
-from hlorank.data.collection import Collection
+from hlorank.data.collection import MADE_FROM, Collection
 from hlorank.fetch import hlo, local, synthetic, tpugraphs
+from hlorank.files import write_json
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Origin:
     """Origin of collections: its settings, and the function that fetches from it.
 
     Attributes:
-        settings: the section that `data.<name>` holds.
+        settings: the section that `data.<name>` holds; fields with `exclude=True` change no graph.
         fetch: writes a collection with these settings into a folder, as `<split>/<graph>.npz` of the official tree. A
             second call ends in the same files, also after a kill of the first one.
     """
@@ -52,4 +53,6 @@ def fetch(collection: Collection, data: DataConfig, output: Path) -> None:
         DataError: the origin's data break their contract.
     """
     origin = find(ORIGINS, "data.origin", data.origin)
-    origin.fetch(collection, parse(origin.settings, data.settings, prefix=f"data.{data.origin}"), output)
+    settings = parse(origin.settings, data.settings, prefix=f"data.{data.origin}")
+    origin.fetch(collection, settings, output)
+    write_json(output / MADE_FROM, {"origin": data.origin, data.origin: settings.model_dump(mode="json")})

@@ -47,17 +47,17 @@ _TREES = ("npz", "npz_all/npz", "npz_all", ".")
 class TpuGraphsConfig(Section):
     """Settings of the origin `tpugraphs`."""
 
-    base_url: str
+    base_url: str = Field(exclude=True)
     """http(s) address of the archives, or a folder that holds archives or the unpacked (Kaggle) tree."""
     splits: list[Split] = Field(min_length=1)
     """Splits to fetch; others are removed."""
-    downloads: str
+    downloads: str = Field(exclude=True)
     """Folder of archives and partial downloads; outside what DVC deletes."""
-    keep_archives: bool
+    keep_archives: bool = Field(exclude=True)
     """Keep the archives after they are unpacked."""
-    retries: int = Field(ge=0)
+    retries: int = Field(ge=0, exclude=True)
     """Consecutive failures without a byte gained after which a download stops."""
-    timeout_seconds: float = Field(gt=0)
+    timeout_seconds: float = Field(gt=0, exclude=True)
     """Time limit for a connection, and for each piece of the response."""
 
 

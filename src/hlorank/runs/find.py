@@ -6,8 +6,9 @@ import atexit
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from hlorank.config.train_sections import SWEEP_NAME
@@ -94,14 +95,19 @@ def run_of_model(recorded: Mapping[str, Any], digest: str) -> Any:
 
 
 def best_runs(collection: str | None = None, sweep: str | None = None) -> list[dict[str, Any]]:
-    """Return the finished training with the best validation Kendall tau of each collection and features.
+    """Return the settings with the best mean validation Kendall tau of each collection and features.
 
-    They are in the order of the collections' names, the best first; of one collection, or of the sweep with a name,
-    where these are given. A model is its folder if it is on this machine, else its MLflow address.
+    The mean is over seeds, and over folds where trainings of the same settings have several: these have a row of their
+    own, and are compared on each fold, too. Of trainings with equal settings, seed and features the latest counts. Rows
+    are in the order of the collections' names, the best first; of one collection, or of the sweep with a name, where
+    these are given. A row has the run of the best training, and its model: its folder if it is on this machine, else
+    its MLflow address.
     """
-    from mlflow.utils.file_utils import local_file_uri_to_path
+    from hlorank.evaluation.report.trainings import GRAPHS, compared
 
-    store, conditions, place = existing_store(), [f"metrics.`{BEST_TAU}` > -2"], ""
+    # A number beyond 1 is no Kendall tau: a store writes infinity as the largest number that it has room for.
+    store, place = existing_store(), ""
+    conditions = [f"metrics.`{BEST_TAU}` > -2", f"metrics.`{BEST_TAU}` <= 1", "tags.method LIKE '%'"]
     if collection is not None:
         collection = str(Collection.parse(collection))
         conditions.append(f"tags.collection = '{collection}'")
@@ -113,22 +119,40 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
             raise DataError("sweep", f"a sweep named {sweep!r}", "none", file=store)
         conditions.append(f"tags.`{SWEEP}.{latest[0].info.run_id}` LIKE '%'")
         place += f" in the sweep {sweep!r}"
-    best: dict[tuple[str, str], dict[str, Any]] = {}
-    for run in _search(" and ".join(conditions), order_by=[f"metrics.`{BEST_TAU}` DESC"]):
-        tags, model = run.data.tags, Path(local_file_uri_to_path(run.info.artifact_uri), "model")
-        features = tags.get(FEATURES, tags["data"])
-        found = {
-            "collection": tags["collection"],
-            "method": tags["method"],
-            "experiment": tags.get(EXPERIMENT),
-            "seed": int(run.data.params["seed"]),
-            "name": run.info.run_name,
-            "valid_kendall_tau": run.data.metrics[BEST_TAU],
-            "features": features,
-            "run_id": run.info.run_id,
-            "model": str(model) if (model / SPEC).is_file() else f"runs:/{run.info.run_id}/model",
-        }
-        best.setdefault((tags["collection"], features), found)
+    groups: dict[tuple[Any, ...], dict[str, dict[str | None, Any]]] = {}
+    for run in _search(" and ".join(conditions), order_by=["attributes.start_time DESC"]):
+        tags, settings = run.data.tags, run.data.params
+        features = tags.get(FEATURES, tags.get("data", ""))
+        key = (tags["collection"], tags["method"], settings.get(GRAPHS, features), *sorted(compared(settings).items()))
+        groups.setdefault(key, {}).setdefault(features, {}).setdefault(settings.get("seed"), run)
+    best = []
+    for address, folds in {(key[0], frozenset(runs)) for key, runs in groups.items()}:
+        rivals = [[*runs.items()] for key, runs in groups.items() if key[0] == address and folds <= runs.keys()]
+        rows = [_row([[*seeds.values()] for fold, seeds in runs if fold in folds]) for runs in rivals]
+        best.append({**max(rows, key=lambda row: row["valid_kendall_tau"]), "features": ", ".join(sorted(folds))})
     if not best:
         raise DataError("runs", f"a finished training{place}, validated", "none; make repro trains", file=store)
-    return sorted(best.values(), key=lambda found: str(found["collection"]))  # stable: keeps the best first
+    return sorted(best, key=lambda row: (row["collection"], -row["valid_kendall_tau"], row["features"]))
+
+
+def _row(folds: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    """Return the row of trainings of equal settings: of each fold those of its seeds."""
+    from mlflow.utils.file_utils import local_file_uri_to_path
+
+    runs = [run for seeds in folds for run in seeds]
+    taus = [run.data.metrics[BEST_TAU] for run in runs]
+    run = runs[taus.index(max(taus))]
+    model = Path(local_file_uri_to_path(run.info.artifact_uri), "model")
+    return {
+        "collection": run.data.tags["collection"],
+        "method": run.data.tags["method"],
+        "experiment": run.data.tags.get(EXPERIMENT),
+        "valid_kendall_tau": fmean(fmean(seed.data.metrics[BEST_TAU] for seed in seeds) for seeds in folds),
+        "standard_deviation": stdev(taus) if len(taus) > 1 else None,
+        "seeds": len({seed.data.params.get("seed") for seed in runs}),
+        "folds": len(folds),
+        "seed": int(seed) if (seed := run.data.params.get("seed", "")).isdecimal() else None,
+        "name": run.info.run_name,
+        "run_id": run.info.run_id,
+        "model": str(model) if (model / SPEC).is_file() else f"runs:/{run.info.run_id}/model",
+    }

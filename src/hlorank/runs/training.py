@@ -210,7 +210,7 @@ def _data_settings(setup: Setup) -> dict[str, Any]:
         if experiment is not None and wanted[key] != value:
             remedy = f"run the stage {key.partition('.')[0]} with experiment={experiment}, and the stages after it"
             log.warning("%s=%s: no effect, as the data were made with %s; %s", key, wanted[key], value, remedy)
-    return files.flatten(made)
+    return files.flatten({"data": graphs.store.data, **made})
 
 
 def _record(setup: Setup, output: Path, run_id: str, trained: Trained) -> None:

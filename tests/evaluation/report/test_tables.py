@@ -196,6 +196,20 @@ def test_scores_are_over_the_graphs_that_all_runs_share_and_the_runs_that_have_a
     assert "opa" not in score_of(old, empty).estimates
 
 
+def test_folds_are_one_group_whose_scores_are_over_the_graphs_of_all() -> None:
+    taus = (({"a": 0.25, "b": 0.75}, "0"), ({"a": 0.5, "b": None}, "0"), ({"c": 0.75}, "1"))
+    runs = [
+        training(seed=seed, taus=own, spec={"data": fold}, settings={"data.graphs": "same", "data.local.fold": fold})
+        for seed, (own, fold) in enumerate(taus)
+    ]
+    group, score = group_of(*runs), score_of(*runs)
+    assert (group.label, group.folds, group.repeated) == ("gst", 2, "seeds and folds")
+    assert (score.runs, score.graphs, score.left_out) == (3, 2, 1)
+    assert (score.estimates["kendall_tau"].mean, score.estimates["kendall_tau"].runs) == (0.5625, (0.25, 0.5, 0.75))
+    other = training(settings={"data.graphs": "other", "data.local.fold": "0"})
+    assert len(group_runs([runs[0], other])[RANDOM]) == 2
+
+
 def test_splits_are_in_order_and_protocols_separate() -> None:
     rows = [graph_row("a", 0.5, "test"), graph_row("a", 0.5), graph_row("a", 0.1, protocol="indexed")]
     found = scores([group_of(training(per_graph=rows))])

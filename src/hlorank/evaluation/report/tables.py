@@ -1,4 +1,4 @@
-"""Tables of a report: groups of seeds with intervals, costs, and errors by family."""
+"""Tables of a report: groups of seeds and folds with intervals, costs, and errors by family."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from numpy.typing import NDArray
 
 from hlorank.data.collection import SPLITS, Collection, Kind
 from hlorank.evaluation.graph_report import WRONG, Row, metric_names
-from hlorank.evaluation.report.trainings import TEXT, Run, records
+from hlorank.evaluation.report.trainings import GRAPHS, TEXT, Run, compared, records
 
 RESAMPLES, LEVEL = 2_000, 0.95
 ALL = "all families"
-# Settings that do not change what is trained, and the seed.
-_IGNORED = ("output", "seed", "paths.", "pipeline.", "sweep.", "tracking.")
 _MEANS = ["kendall_tau", "noise_ceiling", "noise_width", "wrong", *WRONG, "slowdown_1", "slowdown_5"]
 _SHOWN = 8  # misjudged properties of a method
 _MIN_EFFECT, _MIN_GRAPHS = 0.1, 3
@@ -27,7 +25,7 @@ _MIN_EFFECT, _MIN_GRAPHS = 0.1, 3
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Runs of one method on one collection that differ only in their seed, at least one.
+    """Runs of one method on one collection that differ only in their seed and in the fold that is valid, at least one.
 
     The label is the method, with the settings that distinguish it from other groups of the method; `style` is the
     number of its colour, shape and dash, equal for equal labels in all collections.
@@ -42,6 +40,16 @@ class Group:
         """The number of different seeds, None if they are not recorded."""
         seeds = {run.seed for run in self.runs}
         return None if None in seeds else len(seeds)
+
+    @property
+    def folds(self) -> int:
+        """The number of different divisions of the graphs into splits."""
+        return len({run.spec.get("data") for run in self.runs})
+
+    @property
+    def repeated(self) -> str:
+        """What the runs differ in."""
+        return "seeds" if self.folds == 1 else "folds" if self.seeds == 1 else "seeds and folds"
 
     @property
     def one_segment(self) -> bool:
@@ -83,11 +91,11 @@ def _merged(tables: Sequence[pd.DataFrame], *keys: str) -> pd.DataFrame:
 
 
 def _settings(run: Run) -> dict[str, str]:
-    """Return the settings that distinguish a run, without its seed; its place if the configuration is not recorded."""
+    """Return the settings that distinguish a run, without seed and fold; its place if they are not recorded."""
     data = {"data": str(run.spec.get("data"))}
     if run.tracked is None:
         return {**data, "run": run.place}
-    return data | {key: value for key, value in run.tracked.settings.items() if not key.startswith(_IGNORED)}
+    return ({} if GRAPHS in run.tracked.settings else data) | compared(run.tracked.settings)
 
 
 def group_runs(runs: Sequence[Run]) -> dict[Collection, list[Group]]:
@@ -127,7 +135,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class SplitScores:
-    """Scores of a group on one split under one protocol, over the graphs that all its evaluated runs ranked.
+    """Scores of a group on one split under one protocol, over the graphs that all its runs of a fold ranked.
 
     `estimates` are without metrics that no run has for every graph; `noise_ceiling` is None if it is unknown for one.
     """
@@ -165,7 +173,11 @@ def scores(groups: Sequence[Group]) -> Results:
     """Return the scores of groups of one collection on each evaluated split and protocol."""
     found: Results = {}
     for group in groups:
-        tables = [run.per_graph.assign(run=number) for number, run in enumerate(group.runs) if len(run.per_graph)]
+        tables = [
+            run.per_graph.assign(run=number, fold=str(run.spec.get("data")))
+            for number, run in enumerate(group.runs)
+            if len(run.per_graph)
+        ]
         for _, table in pd.concat(tables).groupby(["split", "protocol"]) if tables else ():
             split, protocol = table[["split", "protocol"]].iloc[0]
             score = _split_scores(group.runs[0].collection.kind, table)
@@ -178,14 +190,17 @@ def scores(groups: Sequence[Group]) -> Results:
 
 
 def _split_scores(kind: Kind, table: pd.DataFrame) -> SplitScores:
-    """Return scores on the graphs that all runs have ranked, so that runs are comparable."""
+    """Return scores on the graphs that all runs of a fold have ranked, so that these runs are comparable."""
     by_run = table.pivot(index="graph", columns="run").reindex(table["graph"].unique())
-    ranked = by_run.loc[pd.DataFrame(by_run["kendall_tau"]).notna().all(axis=1)]
+    has = pd.DataFrame(by_run["kendall_tau"]).notna()
+    wanted = has.T.groupby(table.groupby("run")["fold"].first()).transform("any").T
+    ranked = by_run.loc[(has == wanted).all(axis=1) & has.any(axis=1)]
     estimates = {}
     for metric in metric_names(kind):
-        columns = pd.DataFrame(ranked[metric] if metric in table and len(ranked) else None).dropna(axis=1)
+        columns = pd.DataFrame(ranked[metric] if metric in table else None)
+        columns = columns.loc[:, (columns.notna() == wanted.loc[columns.index, columns.columns]).all()]
         if columns.size:
-            values = columns.mean(axis=1).to_numpy()
+            values = columns.mean(axis=1).dropna().to_numpy()
             estimates[metric] = Estimate(float(values.mean()), *interval(values), tuple(columns.mean().tolist()))
     ceiling = pd.DataFrame(ranked["noise_ceiling"]).mean(axis=1).mean(skipna=False)
     return SplitScores(

@@ -27,6 +27,10 @@ from hlorank.files import HISTORY, METRICS, RUN, SPEC, DataError, read_json
 TEXT = ("split", "graph", "family", "protocol", "note", "property")
 """Columns that hold no number."""
 
+GRAPHS, FOLD = "data.graphs", "data.local.fold"
+"""Settings of a training: the identifier of its raw files in whatever splits, and the fold of them that is valid."""
+# Settings that do not change what is trained, and those of repetitions.
+_NOT_COMPARED = ("output", "seed", FOLD, "paths.", "pipeline.", "sweep.", "tracking.")
 _ROOTS = ("models", "reports")
 _COLUMNS = {
     HISTORY: {"member", "epoch", "train_loss", "valid_kendall_tau"},
@@ -81,6 +85,11 @@ class Run:
     def seed(self) -> str | None:
         """Seed of the training, None if not recorded."""
         return None if self.tracked is None else self.tracked.settings.get("seed")
+
+
+def compared(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings in which two trainings differ that are no repetitions with another seed or fold."""
+    return {key: value for key, value in settings.items() if not key.startswith(_NOT_COMPARED)}
 
 
 def model_and_report_folders(root: Path) -> list[tuple[Path, Path]]:

@@ -28,7 +28,7 @@ from hlorank.evaluation.report.tables import (
     preferred,
     scores,
 )
-from hlorank.evaluation.report.trainings import Run, records
+from hlorank.evaluation.report.trainings import FOLD, Run, records
 from hlorank.evaluation.summary import METRIC_COLUMNS, metric_text
 from hlorank.files import counted, flatten, write_text
 from hlorank.version import __version__
@@ -131,7 +131,8 @@ def headline(results: Results) -> dict[str, Any] | None:
     """Return the facts of the headline of one collection, None if no group has a Kendall tau.
 
     They are the groups with the highest tau on the `preferred` split, `best`; its score there and on the other splits;
-    the `second` group, with the `difference` of tau and, if there are several seeds, their standard `deviation`.
+    the `second` group, with the `difference` of tau and, if there are several seeds or folds (`over`), the standard
+    `deviation` over them.
     """
     taus = {
         split: [(group, score, score.tau) for group, score in pairs if score.tau is not None]
@@ -158,7 +159,7 @@ def headline(results: Results) -> dict[str, Any] | None:
         second, other, its = ranked[len(equal)]
         deviations = [deviation for deviation in (tau.deviation, its.deviation) if deviation is not None]
         facts |= {"second": second, "second_score": other, "difference": tau.mean - its.mean}
-        facts |= {"deviation": max(deviations, default=None)}
+        facts |= {"deviation": max(deviations, default=None), "over": best.repeated}
     return facts
 
 
@@ -210,10 +211,10 @@ def _breakable(name: str) -> str:
 
 
 def settings(group: Group) -> Row:
-    """Return the configuration of a group without its seed; without MLflow, the part in the model folder."""
+    """Return the configuration of a group without seed and fold; without MLflow, the part in the model folder."""
     run = group.runs[0]
     if run.tracked is not None and run.tracked.settings:
-        found: Row = {key: value for key, value in run.tracked.settings.items() if key != "seed"}
+        found: Row = {key: value for key, value in run.tracked.settings.items() if key not in {"seed", FOLD}}
     else:
         spec = {key: run.spec[key] for key in ("model", "settings", "aggregation", "partition") if key in run.spec}
         options = run.spec.get("features", {}).get("options", {})
