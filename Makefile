@@ -29,7 +29,7 @@ $(READY): pyproject.toml constraints.txt
 
 repro: $(READY) ## Run the pipeline (dvc repro), JOBS=3 stages at the same time, and print its scores
 	scripts/repro.sh $(JOBS)
-	python -m hlorank.evaluation.summary
+	python -P -m hlorank.evaluation.summary
 
 test: lint ## Check format, lint, types, layers, and run the tests but the slow ones
 	$(PYTEST) --dist worksteal

@@ -55,6 +55,7 @@ def _collect_garbage_of_tests_only() -> None:
 def _restore_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Leave tests without a width of the terminal, and without handlers of the log of a stage that ran before."""
     monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setenv("PYTHONSAFEPATH", "")  # a command sets it
     before = [*logging.root.handlers]
     yield
     for handler in logging.root.handlers:

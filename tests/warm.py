@@ -35,6 +35,7 @@ IMPORTED = (
 # Programs of the folder: modules of hlorank and scripts of the standard input run in a fork, all else as without this
 # module. Servers are killed by their process group, and measurements need a process that has done nothing else.
 _PYTHON = """#!/bin/sh
+[ "$1 $2" = "-P -m" ] && shift
 case "$1 $2" in
   "-m hlorank."* | "- ") exec {python} -IS {client} {address} "$@" ;;
 esac

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
+# For `python -m hlorank...` without -P: files of the working folder would be imported in place of libraries.
+if "-m" in sys.orig_argv and sys.orig_argv[sys.orig_argv.index("-m") + 1].startswith("hlorank"):
+    os.environ["PYTHONSAFEPATH"] = "1"  # of the processes that this one starts
+    if not sys.flags.safe_path and sys.path[0] == os.getcwd():  # noqa: PTH109 - without another import
+        del sys.path[0]
+
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

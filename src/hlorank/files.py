@@ -193,6 +193,11 @@ def write_text(path: Path, text: str) -> None:
     write_atomic(path, lambda file: file.write(text.encode()))
 
 
+def csv_cell(value: object) -> object:
+    """Return a value as a cell of a CSV file: `'` comes before a text that is a formula to a spreadsheet."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+
+
 def write_json(path: Path, value: object) -> None:
     """Write JSON with sorted keys in one step; NaN is refused, as other JSON readers refuse it."""
     write_text(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n")
@@ -211,15 +216,16 @@ def read_json(path: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-def recorded_run(model: Path) -> dict[str, Any]:
-    """Return the content of run.json in a model folder: the MLflow run, and the experiment.
+def recorded_run(model: Path) -> dict[str, str]:
+    """Return the texts of run.json in a model folder: the MLflow run, and the experiment.
 
     It is empty where DVC has brought another model or only the model, as run.json is not an output that DVC keeps.
     """
     if not (model / RUN).is_file():
         return {}
     run, spec = read_json(model / RUN), read_json(model / SPEC) if (model / SPEC).is_file() else {}
-    return run if "model" not in run or run["model"] == spec.get("spec_sha256") else {}
+    same = "model" not in run or run["model"] == spec.get("spec_sha256")
+    return {key: value for key, value in run.items() if isinstance(value, str)} if same else {}
 
 
 def write_array(path: Path, array: NDArray[Any]) -> None:

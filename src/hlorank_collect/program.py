@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from hlorank.config import ConfigError
+from hlorank.config.extension_point import search_working_folder
 from hlorank.hlo.xla_process import INSTALL
 from hlorank_collect import xla
 
@@ -121,7 +122,7 @@ def require_device(platform: str) -> None:
     if platform == "cpu":
         return
     # In a process of its own: the search reserves most of a GPU's memory, which the measurements need.
-    command = [sys.executable, "-c", f"import jax; jax.devices({platform!r})"]
+    command = [sys.executable, "-P", "-c", f"import jax; jax.devices({platform!r})"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (our own interpreter)
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
@@ -155,11 +156,10 @@ def user_program(reference: str, arguments: str | None) -> JaxProgram:
 
 def _resolve(role: str, reference: str) -> Any:
     """Return the object that `module:name` names."""
-    if str(Path.cwd()) not in sys.path:  # a console script's path starts with its own folder
-        sys.path.insert(0, str(Path.cwd()))
     try:
         if ":" not in reference:
             raise ValueError("no colon between the module and the function")
+        search_working_folder(reference.partition(":")[0])
         return resolve_name(reference)
     except (ValueError, ImportError, AttributeError) as error:
         form = f"give module:function, such as mymod:step, importable from {Path.cwd()}"

@@ -191,8 +191,10 @@ def test_other_files_and_records_are_ranked_after_a_wrong_one(
 
 @pytest.mark.slow
 def test_worker_processes_rank_what_one_process_does(
-    model: Path, graphs: list[Path], kernel: Path, tmp_path: Path, call: Command
+    model: Path, graphs: list[Path], kernel: Path, tmp_path: Path, call: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "pickle.py").write_text("raise SystemExit")  # a file of the working folder, which is not imported
+    monkeypatch.chdir(tmp_path)
     files = [kernel, graphs[0], tmp_path / "none.npz", graphs[1], graphs[0]]
     found = []
     for workers in (1, 2):
@@ -278,9 +280,12 @@ def test_the_table_names_instructions_and_layouts(rank: Rank, model: Path, progr
 def test_changes_as_csv(
     rank: Rank, model: Path, program: Path, graphs: list[Path], tmp_path: Path, call: Command
 ) -> None:
+    module = HloModuleProto.FromString(program.read_bytes())
+    module.computations[0].instructions[1].name = "=dot"
+    program.write_bytes(module.SerializeToString())
     arguments, target = [program, graphs[0], "--candidates", "9", "--top", "9"], tmp_path / "new" / "changes.csv"
     expected = [
-        (graph["graph"], str(row["rank"]), change.get("instruction", ""), change.get("after"))
+        (graph["graph"], str(row["rank"]), f"'{change['instruction']}" if change else "", change.get("after"))
         for graph in rank(*arguments)
         for row in graph["top"]
         for change in row.get("changes") or [{}]

@@ -124,6 +124,7 @@ def test_every_file_of_conf_loads_unchanged(group: str, option: str) -> None:
         ("baseline.strengths", [1.0, 0.0], "baseline.strengths.1=0.0: Input should be greater than 0"),
         ("paths", None, "paths=null: Input should be a valid dictionary"),
         ("paths.raw", "s3://store/raw", "paths.raw=s3://store/raw: expected a folder"),
+        ("tracking.uri", "http://me:pw@host", "tracking.uri=http://***@host: expected an address without its password"),
         ("collection", "layout:xla", "collection=layout:xla: expected layout/<source>/<default, random or models>"),
         ("seed", "???", "seed: no value"),
         ("output", "${nowhere}", "output: Interpolation key 'nowhere' not found"),

@@ -98,7 +98,7 @@ def _script(run: Callable[[], object], path: str, arguments: Sequence[str]) -> N
 
 
 def _python(arguments: Sequence[str]) -> None:
-    match arguments:
+    match arguments[arguments[0] == "-P" :]:
         case ["-m", "venv", _]:
             pass
         case ["-m", module, *rest] if module.startswith("hlorank.stages."):

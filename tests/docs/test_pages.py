@@ -65,7 +65,7 @@ def test_what_commands_name_exists(page: str, known: set[str]) -> None:
     """In blocks and in the text: targets of make, modules, files of groups, and keys of the configuration."""
     text = "\n".join([*_SHELL.findall(TEXTS[page]), *_INLINE.findall(_CODE.sub("", TEXTS[page]))])
     assert {*re.findall(r"(?:^|&& )make ([a-z-]+)", text, re.MULTILINE)} <= TARGETS
-    for module in re.findall(r"python -m (hlorank[\w.]*)", text.replace("$stage", "fetch")):
+    for module in re.findall(r"python (?:-P )?-m (hlorank[\w.]*)", text.replace("$stage", "fetch")):
         assert importlib.util.find_spec(module.rstrip(".")) is not None, module
     groups = "|".join(path.name for path in (ROOT / "conf").iterdir() if path.is_dir())
     for group, choices in re.findall(rf"(?:^|[ '])({groups})=([\w,]+)", text, re.MULTILINE):

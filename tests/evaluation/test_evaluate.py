@@ -80,7 +80,7 @@ def test_means_over_graphs_by_split_and_rows_of_graphs(tmp_path: Path) -> None:
         valid=[
             replace(make_graph([0, 1, 2], [1, 2, 3], name="right"), split_half_tau=0.74),
             replace(make_graph([0, 1, 2], [3, 2, 1], name="wrong"), split_half_tau=1.0),
-            make_graph([0, 1], [7, 7], name="equal"),
+            make_graph([0, 1], [7, 7], name="=1+1"),
         ],
         test=[make_graph([0, 1, 1], [2, 6, 4], name="labelled"), make_graph([1, 0], [0, 0], name="hidden")],
     )
@@ -104,7 +104,7 @@ def test_means_over_graphs_by_split_and_rows_of_graphs(tmp_path: Path) -> None:
     assert [right[name] for name in columns] == ["0.74", str(noise_ceiling(0.74)), "0.0", "0.0"]
     assert (float(right["noise_width"]) > 0, row["noise_width"], row["wrong_above_4"]) == (True, "", "")
     assert list(row) == per_graph_columns("layout")
-    assert (equal["split"], equal["graph"], equal["note"]) == ("valid", "equal", "fewer than two distinct runtimes")
+    assert (equal["split"], equal["graph"], equal["note"]) == ("valid", "'=1+1", "fewer than two distinct runtimes")
     assert (row["configurations"], row["distinct"], row["nodes"]) == ("3", "2", "2")
     assert float(row["kendall_tau"]) == tau
     assert {hidden[name] for name in ("kendall_tau", "kaggle", "wrong", *WRONG)} == {""}

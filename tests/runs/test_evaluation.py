@@ -131,8 +131,11 @@ def test_a_folder_does_not_choose_the_store(make_run: MakeRun, caplog: pytest.Lo
     assert found is not None
     assert found.run_id == run_id, "found by the digest of the model"
     client.delete_run(run_id)
-    assert tracked(model) is None
-    (warning,) = caplog.messages
-    assert "http://127.0.0.1:1; set MLFLOW_TRACKING_URI" in warning
+    for address in ("http://me:secret@127.0.0.1:1", f"sqlite:///{model}/others.db", 7):
+        write_json(model / "run.json", {"run_id": "0" * 32, "tracking_uri": address})
+        assert tracked(model) is None
+    for warning, shown in zip(caplog.messages, ("http://***@127.0.0.1:1", "others.db"), strict=True):
+        assert f"{shown}; set MLFLOW_TRACKING_URI" in warning
+    assert not (model / "others.db").exists()
     mlflow.set_tracking_uri("postgresql+psycopg://me@127.0.0.1:1/mlflow")
     assert tracked(model) is None

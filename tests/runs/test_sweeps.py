@@ -44,7 +44,7 @@ from tests.runs.conftest import children, jobs, sweeps
 
 CONF = Path(hlorank.__file__).parents[2] / "conf"
 NARROW = ["loss=hinge", "trainer.learning_rate=1", "trainer.weight_decay=0", "model.blocks=1"]  # of the searches' space
-CLOSED = "postgresql+psycopg://me:secret@127.0.0.1:1/searches"
+CLOSED = "postgresql+psycopg://me@127.0.0.1:1/searches"
 Call = Callable[..., int]
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -234,6 +234,7 @@ def test_mistakes_are_one_line_and_nothing_is_trained(call: Call, capsys: pytest
         (["hparams_search=random", "hydra.sweeper.sampler=grid"], 2, "hydra.sweeper.sampler=grid"),
         (["hparams_search=random", f"sweep.storage={CLOSED}"], 2, "***@127.0.0.1:1/searches: "),
         ([f"tracking.uri={CLOSED}"], 1, "***@127.0.0.1:1/searches: "),
+        ([f"tracking.uri={CLOSED.replace('me', 'me:secret')}"], 2, "tracking.uri"),
         (["sweep.name=a/b"], 2, "sweep.name=a/b"),
         (["trainer.max_epochs=many"], 2, "trainer.max_epochs"),
     ):

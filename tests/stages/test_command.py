@@ -81,8 +81,16 @@ def test_a_stage_gets_the_validated_composition_and_params_yaml_runs_like_it(cal
     assert isinstance(config, Config)
     assert (config.seed, config.model.width, [*config.loss], config.method) == (7, 48, ["listmle"], "gst")
     OmegaConf.save(config.model_dump(mode="json"), "params.yaml")
-    (again,) = call(lambda config: None, "--config-dir", ".", "--config-name", "params", "method=full")
+    stored = ("--config-dir", ".", "--config-name", "params")
+    (again,) = call(lambda config: None, *stored, "method=full")
     assert again.model_dump(mode="json") == config.model_dump(mode="json") | {"method": "full"}
+
+
+def test_params_yaml_that_asks_for_an_object_of_python_is_one_line(call_stage: CallStage) -> None:
+    Path("params.yaml").write_text("seed: !!python/object/apply:os.getpid []\n")
+    (line,) = call_stage("train", "--config-dir", ".", "--config-name", "params")
+    assert line.startswith("error: params.yaml: ")
+    assert "os.getpid" in line
 
 
 def fail(error: BaseException) -> Callable[[Config], None]:
@@ -175,12 +183,23 @@ def test_no_other_process_writes_the_folder_of_a_stage_meanwhile(call: Call, wri
     assert (held, locked(config)) == ([True], False)
 
 
+def test_files_of_the_working_folder_are_not_imported(tiny_collections: Path, tmp_path: Path) -> None:
+    """Neither by the stage nor by its workers; a plugin that the user names is found there, after all others."""
+    for name in ("json", "logging", "pickle", "queue", "socket", "joblib", "yaml", "own"):
+        (tmp_path / f"{name}.py").write_text(f"with open({str(tmp_path / 'ran')!r}, 'a') as file: file.write({name!r})")
+    arguments = [f"paths.raw={tiny_collections}/raw", "compute.workers=2", "plugins=[own]"]
+    python("-m", "hlorank.stages.featurize", "collection=layout/synthetic/random", *arguments)
+    assert {*(tmp_path / "ran").read_text().split("own")} == {""}
+
+
 UNREAD_BY_TRAIN = {
     "featurize.prune_hops=2": "featurize.prune_hops",
     "featurize=extra": "featurize",
     "++data.local.root=there": "data.local.root",
     "pipeline.methods=[gst]": "pipeline.methods",
     "evaluate.splits=[valid]": "evaluate.splits",
+    "tracking.uri=http://me:secret@host": "tracking.uri",
+    "++sweep.storage='postgresql://:sec/ret@host/x'": "++sweep.storage",
 }
 WRONG_FOR_TRAIN = ["method=gts", "model.block=[sage,nrom]", "+loss.listmel=1", "loss.listmle=x"]
 
@@ -223,11 +242,11 @@ def test_commands_without_their_input(name: str, place: str, call_stage: CallSta
     assert line.startswith(f"error: {place}: ")
 
 
-def python(code: str, *arguments: str) -> str:
-    """Run code in an interpreter of its own and return its output; nothing is written to the standard error."""
+def python(*arguments: str) -> str:
+    """Run an interpreter of its own and return its output; nothing is written to the standard error."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_TR", "HYDRA"))}
     environment |= {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", code, *arguments]
+    command = [sys.executable, *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
@@ -243,7 +262,7 @@ def python(code: str, *arguments: str) -> str:
     ],
 )
 def test_what_takes_seconds_is_not_imported(imported: str, absent: str) -> None:
-    assert python(f"import sys, {imported}; print({absent!r} in sys.modules)") == "False\n"
+    assert python("-c", f"import sys, {imported}; print({absent!r} in sys.modules)") == "False\n"
 
 
 STAGES = """
@@ -264,6 +283,6 @@ for name, *own in (
 def test_no_stage_shows_warnings_of_libraries(tmp_path: Path, tracking_database: Path) -> None:
     """All five run on synthetic graphs, with a hundredth of the data and of the steps."""
     shutil.copy(tracking_database, tmp_path / "mlflow.db")
-    python(STAGES, "train=2", "valid=1", "test=1", "min_nodes=60", "max_nodes=90", "configurations=30")
+    python("-c", STAGES, "train=2", "valid=1", "test=1", "min_nodes=60", "max_nodes=90", "configurations=30")
     report = tmp_path / "reports/layout/synthetic/random/gst"
     assert {path.name for path in report.iterdir()} >= {"metrics.json", "per_graph.csv", "predictions.csv"}

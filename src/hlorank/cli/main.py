@@ -62,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+    os.environ["PYTHONSAFEPATH"] = "1"  # of other processes, which would import files of the working folder
     try:
         return int(parsed.run(parsed))
     except BrokenPipeError:

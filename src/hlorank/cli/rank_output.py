@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hlorank.data.collection import Collection
 from hlorank.data.configurations import LayoutConfigurations
-from hlorank.files import DataError, counted, escape, write_atomic, write_json, write_text
+from hlorank.files import DataError, counted, csv_cell, escape, write_atomic, write_json, write_text
 from hlorank.hlo.forms import hlo_text
 from hlorank.hlo.layout_json import apply, to_configuration
 from hlorank.hlo.reader import DUMPS
@@ -136,7 +136,8 @@ def _changes(graphs: Sequence[dict[str, Any]]) -> str:
         for row in ranked["top"]:
             for change in row.get("changes") or [{}]:
                 layouts = {key: _layout(change.get(key)) for key in ("before", "after")}
-                writer.writerow({"graph": ranked["graph"], **row, **change, **layouts})
+                cells = {"graph": ranked["graph"], **row, **change, **layouts}
+                writer.writerow({key: csv_cell(cell) for key, cell in cells.items()})
     return text.getvalue()
 
 

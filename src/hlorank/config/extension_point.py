@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any, TypeVar
@@ -34,6 +37,13 @@ class UnknownNameError(ConfigError):
     """A name without an entry, or of no module that can be a plugin; the message says what is expected instead."""
 
 
+def search_working_folder(name: str) -> None:
+    """Search the working folder, after all others and for no other reason, for a module that the user names."""
+    package, folder = name.partition(".")[0], str(Path.cwd())
+    if package not in sys.modules and find_spec(package) is None and folder not in sys.path:
+        sys.path.append(folder)
+
+
 def import_plugin(name: str) -> ModuleType:
     """Import a module that the user names, so that extension points find it and what it registers.
 
@@ -44,6 +54,7 @@ def import_plugin(name: str) -> ModuleType:
         ConfigError: there is no such module, it has no source file, or its import fails.
     """
     try:
+        search_working_folder(name)
         module = import_module(name)
     except (Exception, SystemExit) as error:  # the module may do anything
         failure = f"the import of {name} failed: {type(error).__name__}: {error}"

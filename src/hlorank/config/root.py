@@ -12,6 +12,7 @@ from hlorank.config.extension_point import import_plugin, module_of, registered
 from hlorank.config.section import (
     Registries,
     Section,
+    StoreAddress,
     available_cores,
     mistakes,
     parse,
@@ -167,7 +168,7 @@ class ComputeConfig(Section):
 class TrackingConfig(Section):
     """Tracking of runs in MLflow."""
 
-    uri: str
+    uri: StoreAddress
     """Tracking store; the variable MLFLOW_TRACKING_URI overrides it."""
     experiment: str
     """Name of the experiment that runs belong to."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar, get_args
+from typing import Annotated, Any, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from hlorank.files import DataError, one_line, read_json
@@ -16,6 +17,8 @@ from hlorank.files import DataError, one_line, read_json
 Registries = Mapping[str, Mapping[str, Any]]
 """Extension points by name (origins, partitioners, layers, poolings, losses, methods)."""
 
+PASSWORD = re.compile(r"://[^:/@\s]*:\S*@|[?&](password|token)=")
+STORE_ADDRESS = "an address without its password, which files would show: set MLFLOW_TRACKING_URI, or PGPASSWORD"
 _MAX_MISTAKES = 100
 _MAX_SHOWN = 200  # characters of a wrong value
 
@@ -65,6 +68,16 @@ SectionType = TypeVar("SectionType", bound=Section)
 def refused(expected: str, **field: object) -> PydanticCustomError:
     """Return the error of a validator; that of a whole section has `key` and `value` of the field to report."""
     return PydanticCustomError("refused", "expected {expected}", {"expected": expected, **field})
+
+
+def _without_password(address: str) -> str:
+    if PASSWORD.search(address):
+        raise refused(STORE_ADDRESS)
+    return address
+
+
+StoreAddress = Annotated[str, AfterValidator(_without_password)]
+"""Address of a store, without a password, which Hydra and DVC would write into files."""
 
 
 def refused_lines(lines: Sequence[str]) -> PydanticCustomError:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self, get_type_hints
 from pydantic import BeforeValidator, ConfigDict, Field, create_model, model_serializer, model_validator
 
 from hlorank.config.extension_point import registered
-from hlorank.config.section import Section, available_cores, refused
+from hlorank.config.section import Section, StoreAddress, available_cores, refused
 
 LayerName = Annotated[str, registered("layers", also=("residual",))]
 LayerNames = Annotated[list[LayerName], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
@@ -252,7 +252,7 @@ class SweepConfig(Section):
 
     name: str | None
     """A sweep started again under its name continues; null continues only an interrupted sweep of the same command."""
-    storage: str
+    storage: StoreAddress
     """Database in which searches keep their trials, as an address of Optuna and SQLAlchemy."""
     trial: int | None
     """Number of the training in its search; set by the search."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -15,38 +15,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hlorank import files
 from hlorank.compute import SERIAL, find_device, map_graphs
 from hlorank.config import ComputeConfig, Config, EvaluateConfig
 from hlorank.data.collection import SPLITS, Collection, Kind, Split
-from hlorank.evaluation.graph_report import (
-    PER_GRAPH,
-    PREDICTION_COLUMNS,
-    PREDICTIONS,
-    PROPERTIES,
-    PROPERTY_COLUMNS,
-    Row,
-    check_scores,
-    mean_effects,
-    mean_metrics,
-    misjudged_properties,
-    per_graph_columns,
-    predictions,
-    report_graph,
-)
+from hlorank.evaluation import graph_report
 from hlorank.evaluation.submission import open_submission
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures
-from hlorank.files import (
-    METRICS,
-    SPEC,
-    DataError,
-    atomic_path,
-    flatten,
-    read_json,
-    recorded_run,
-    resolve_path,
-    write_json,
-)
+from hlorank.files import METRICS, SPEC, DataError, flatten, read_json
 from hlorank.metrics import EXPERIMENT, ranking
 from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.scoring import TrainedModel, load_trained
@@ -99,7 +76,7 @@ class ModelScores:
             raise DataError("data", expected, f"{graphs.fingerprint}; re-run the stage train", file=self.model / SPEC)
         if spec.steps == 0:
             log.warning("%s: the model was never trained; its scores are meaningless", self.model)
-        facts = {EXPERIMENT: recorded_run(self.model).get(EXPERIMENT)}
+        facts: dict[str, Any] = {EXPERIMENT: files.recorded_run(self.model).get(EXPERIMENT)}
         facts["one_segment"] = trained.partition is not None and self.one_segment
         return {name: fact for name, fact in facts.items() if fact}
 
@@ -137,33 +114,33 @@ def _read_indices(path: Path, scored: ModelScores) -> dict[str, NDArray[np.int64
 
 
 @contextmanager
-def _table(path: Path, columns: Sequence[str]) -> Iterator[csv.DictWriter[str]]:
-    """Open a CSV file that replaces `path` when the block succeeds; it ignores other keys of a row than `columns`."""
-    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+def _table(path: Path, columns: Sequence[str]) -> Iterator[Callable[[Iterable[graph_report.Row]], None]]:
+    """Yield a function that adds the columns of rows to a CSV file, which replaces `path` when the block succeeds."""
+    with files.atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
-        yield writer
+        yield lambda rows: writer.writerows({key: files.csv_cell(cell) for key, cell in row.items()} for row in rows)
 
 
 def _evaluate_graph(
     task: tuple[Split, str, NDArray[np.int64] | None], scored: ModelScores, kind: Kind
-) -> tuple[list[Row], list[Row], dict[str, float], NDArray[np.int64] | None]:
+) -> tuple[list[graph_report.Row], list[graph_report.Row], dict[str, float], NDArray[np.int64] | None]:
     """Return the rows of per_graph.csv and predictions.csv of a graph with the configurations that are listed.
 
     The result has partial correlations of properties, too, and the ranking if the labels are withheld.
     """
     split, name, listed = task
     graph = scored.store.open(split, name)
-    distinct = check_scores(
+    distinct = graph_report.check_scores(
         scored.score(split, graph), f"scores of {split}/{name}", graph.distinct, "distinct configuration"
     )
     scores = distinct[graph.row_of]
-    rows = [report_graph(kind, split, graph, scores)]
+    rows = [graph_report.report_graph(kind, split, graph, scores)]
     rankable = rows[0]["kendall_tau"] is not None
-    points = predictions(split, graph, scores) if rankable else []
-    correlations = misjudged_properties(graph, scores, scored.store.spec) if rankable else {}
+    points = graph_report.predictions(split, graph, scores) if rankable else []
+    correlations = graph_report.misjudged_properties(graph, scores, scored.store.spec) if rankable else {}
     if listed is not None:
-        rows.append(report_graph(kind, split, graph, scores, listed))
+        rows.append(graph_report.report_graph(kind, split, graph, scores, listed))
     return rows, points, correlations, ranking(scores) if graph.withheld else None
 
 
@@ -180,19 +157,19 @@ def evaluate_collection(
     splits, kind = [split for split in SPLITS if split in config.splits], collection.kind
     indices: dict[str, NDArray[np.int64]] = {}
     if config.index_file is not None:
-        indices = _read_indices(resolve_path(config.index_file), scored)
+        indices = _read_indices(files.resolve_path(config.index_file), scored)
     tasks = [
         (split, name, indices.get(name) if split == "valid" else None)
         for split in splits
         for name in scored.store.graphs(split)
     ]
     evaluate_graph = partial(_evaluate_graph, scored=scored, kind=kind)
-    rows: dict[Split, list[Row]] = {split: [] for split in splits}
+    rows: dict[Split, list[graph_report.Row]] = {split: [] for split in splits}
     correlations: dict[Split, list[tuple[str, Mapping[str, float]]]] = {split: [] for split in splits}
     with (
         open_submission(output / SUBMISSION, collection) as submit,
-        _table(output / PREDICTIONS, PREDICTION_COLUMNS) as points,
-        _table(output / PER_GRAPH, per_graph_columns(kind)) as per_graph,
+        _table(output / graph_report.PREDICTIONS, graph_report.PREDICTION_COLUMNS) as points,
+        _table(output / graph_report.PER_GRAPH, graph_report.per_graph_columns(kind)) as per_graph,
     ):
         results = map_graphs(evaluate_graph, tasks, compute, "Scoring")
         for (split, name, _), (graph_rows, shown, found, order) in zip(tasks, results, strict=True):
@@ -201,15 +178,15 @@ def evaluate_collection(
             if split == "valid" and config.index_file is not None and name not in indices:
                 note = f"not in {Path(config.index_file).name}"
                 graph_rows[0]["note"] = "; ".join(filter(None, [graph_rows[0]["note"], note]))
-            points.writerows(shown)
-            per_graph.writerows(graph_rows)
+            points(shown)
+            per_graph(graph_rows)
             rows[split] += graph_rows
             correlations[split].append((graph_rows[0]["family"], found))
-    with _table(output / PROPERTIES, PROPERTY_COLUMNS) as table:
+    with _table(output / graph_report.PROPERTIES, graph_report.PROPERTY_COLUMNS) as table:
         for split in splits:
-            table.writerows({"split": split, **row} for row in mean_effects(correlations[split]))
-    metrics: dict[str, Any] = {split: mean_metrics(kind, rows[split]) for split in splits}
-    write_json(output / METRICS, metrics | facts)
+            table({"split": split, **row} for row in graph_report.mean_effects(correlations[split]))
+    metrics: dict[str, Any] = {split: graph_report.mean_metrics(kind, rows[split]) for split in splits}
+    files.write_json(output / METRICS, metrics | facts)
     return {key.replace(".", "/"): float(value) for key, value in flatten(metrics).items() if value is not None}
 
 

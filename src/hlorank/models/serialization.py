@@ -167,14 +167,13 @@ def load_model(folder: Path, device: torch.device) -> tuple[list[CostModel], Mod
 
 
 def _check_weights(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], members: int, path: Path) -> None:
-    """Compare the names and shapes of weights with `expected`, of one member, before the members are built."""
+    """Compare names, shapes and types of weights with `expected`, of one member, before the members are built."""
     if (count := members * len(expected)) != len(weights):
         described = f"the weights that {SPEC} describes, {count:,} tensors of {members:,} members"
         raise DataError("weights", described, f"{len(weights):,}", file=path)
     for member, (name, tensor) in product(range(members), expected.items()):
         found = weights.get(f"{member}.{name}")
-        if found is None or found.shape != tensor.shape:
-            described = f"the weights that {SPEC} describes, of shape {[*tensor.shape]}"
-            raise DataError(
-                f"weights {member}.{name}", described, "none" if found is None else [*found.shape], file=path
-            )
+        if found is None or (found.shape, found.dtype) != (tensor.shape, tensor.dtype):
+            described = f"the weights that {SPEC} describes, {tensor.dtype} of shape {[*tensor.shape]}"
+            shown = "none" if found is None else f"{found.dtype} of shape {[*found.shape]}"
+            raise DataError(f"weights {member}.{name}", described, shown, file=path)

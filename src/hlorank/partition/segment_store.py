@@ -105,6 +105,7 @@ def partition_collection(
         table = pd.concat(map_graphs(work, tasks, compute, "partition", outputs=[output]))
         spec = PartitionSpec(features=store.fingerprint, **config.model_dump())
     metrics = _summary(table)
+    table["graph"] = table["graph"].map(files.csv_cell)
     files.write_text(output / SEGMENTS, table.to_csv(index=False, lineterminator="\n"))
     files.write_json(output / METRICS, metrics)
     files.write_json(output / SPEC, spec.model_dump(mode="json"))

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import pandas as pd
 from mlflow.entities import Metric, RunTag
 from mlflow.exceptions import MlflowException
-from mlflow.tracking import MlflowClient
+from mlflow.tracking import MlflowClient, get_tracking_uri
 from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT, MLFLOW_LOGGED_ARTIFACTS
 
 from hlorank.config import Config, ConfigError
@@ -21,7 +21,7 @@ from hlorank.data.collection import Collection
 from hlorank.evaluation.graph_report import PER_GRAPH
 from hlorank.evaluation.report.trainings import Run, Score, Tracked, model_and_report_folders, read_run, scored
 from hlorank.featurize.feature_store import GraphStore
-from hlorank.files import SPEC, DataError, code_digest, fingerprint, first_line, read_json, recorded_run
+from hlorank.files import SPEC, DataError, code_digest, fingerprint, first_line, one_line, read_json, recorded_run
 from hlorank.metrics import BEST_TAU, TRAIN_SECONDS
 from hlorank.runs.find import RUN_ID, run_of_model
 from hlorank.runs.store import EVALUATION, FEATURES, MODEL, URI_VARIABLE, connect, existing_store, open_run
@@ -89,9 +89,10 @@ def tracked(model: Path) -> Tracked | None:
         client = MlflowClient(existing_store())
         run = run_of_model(recorded, digest)
     if run is None:
-        # A folder does not choose the store, which gets the user's credentials.
-        if "://" in (address := recorded.get("tracking_uri", "")) and not address.startswith("sqlite:"):
-            _log.warning("%s: without costs, which are in the MLflow store %s; set %s", model, address, URI_VARIABLE)
+        # A folder does not choose the store, which gets the user's credentials, and MLflow's tables.
+        if (address := recorded.get("tracking_uri", "")) not in ("", "sqlite:///mlflow.db", get_tracking_uri()):
+            message = "%s: without costs, which are in the MLflow store %s; set %s"
+            _log.warning(message, model, one_line(address), URI_VARIABLE)
         return None
     run_id, metrics = run.info.run_id, run.data.metrics
     memories = [key for key in metrics if key.endswith(_STEP_MEMORY)]

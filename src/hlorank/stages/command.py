@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hlorank.config import Config, ConfigError, load
-from hlorank.config.section import Registries, fields_at
+from hlorank.config.section import PASSWORD, STORE_ADDRESS, Registries, fields_at
 from hlorank.data.collection import Collection
 from hlorank.files import LOCKS, DataError, fingerprint, one_line, one_process
 from hlorank.runs.store import error_lines
@@ -86,8 +86,8 @@ def stage(
         @wraps(task)
         def command() -> None:
             _quieten()
-            if unread := _unread(sys.argv[1:], name, (*ALWAYS_READ, *reads)):
-                raise SystemExit(_report(ConfigError("\n".join(unread))))
+            if wrong := _wrong(sys.argv[1:], name, (*ALWAYS_READ, *reads)):
+                raise SystemExit(_report(ConfigError("\n".join(wrong))))
             if not {"-m", "--multirun"} & {*sys.argv}:
                 sys.argv[1:] = map(_accepted_by_hydra, sys.argv[1:])
             try:
@@ -126,15 +126,22 @@ def _report(error: Exception) -> int:
     return 2 if isinstance(error, ConfigError | DataError | ExceptionGroup) else 1
 
 
-def _unread(arguments: Iterable[str], name: str, reads: Sequence[str]) -> list[str]:
-    """Return a line for each override of a key that the stage does not read, though another does."""
+def _wrong(arguments: Iterable[str], name: str, reads: Sequence[str]) -> list[str]:
+    """Return a line for each override of a key that another stage reads, each password, and a broken params.yaml."""
     problems = []
+    if "params" in arguments:  # after --config-name; Hydra prints a traceback
+        try:
+            OmegaConf.load("params.yaml")
+        except Exception as error:
+            problems.append(one_line(f"params.yaml: {' '.join(str(error).split())}"))
     for argument in arguments:
         key, separator, _ = argument.lstrip("+~").partition("=")
         key, section = key.partition("@")[0], key.partition(".")[0].partition("@")[0]
         if not separator or section not in Config.model_fields:
             continue
-        if not any(f"{key}.".startswith(f"{read}.") or read.startswith(f"{key}.") for read in reads):
+        if key in {"tracking.uri", "sweep.storage"} and PASSWORD.search(argument):  # Hydra would write it
+            problems.append(one_line(f"{argument}: expected {STORE_ADDRESS}"))
+        elif not any(f"{key}.".startswith(f"{read}.") or read.startswith(f"{key}.") for read in reads):
             remedy = f"give it to a stage that reads it, or use dvc exp run -S {argument}"
             problems.append(one_line(f"{key}: no effect on the stage {name}; {remedy}"))
     return problems

@@ -10,18 +10,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
+from pydantic import Field
 
-from hlorank.config import ConfigError
+from hlorank.config import ConfigError, Section, read_section
 from hlorank.config.root import ADDRESS
 from hlorank.data.collection import Collection
-from hlorank.evaluation.graph_report import (
-    PER_GRAPH,
-    PREDICTION_COLUMNS,
-    PREDICTIONS,
-    PROPERTIES,
-    PROPERTY_COLUMNS,
-    Row,
-)
+from hlorank.evaluation.graph_report import PER_GRAPH, PREDICTION_COLUMNS, PREDICTIONS, PROPERTIES, PROPERTY_COLUMNS
 from hlorank.files import HISTORY, METRICS, RUN, SPEC, DataError, read_json
 
 TEXT = ("split", "graph", "family", "protocol", "note", "property")
@@ -41,6 +35,13 @@ _COLUMNS = {
 
 Score = Callable[[Path, Collection, Path], object]
 """Function that scores a model folder on its collection, and writes the tables into another folder."""
+
+
+class _Spec(Section, extra="allow"):
+    """What a report reads of spec.json, besides what it shows as it is."""
+
+    steps: int = Field(0, ge=0, lt=2**63)
+    features: dict[str, Any] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -129,11 +130,13 @@ def read_run(model: Path, report: Path, tracked: Tracked | None = None, place: s
     Raises:
         DataError: a file is damaged, or neither spec.json nor the folder names the collection.
     """
-    spec = read_json(model / SPEC) if (model / SPEC).is_file() else {}
+    spec: dict[str, Any] = {}
+    if (model / SPEC).is_file():
+        spec = read_section(_Spec, model / SPEC, "train again, or leave it out").model_dump(exclude_unset=True)
     folder = model if spec else report
     collection, method = _address(folder)
     if "collection" in spec and "method" in spec:
-        collection, method = Collection.parse(spec["collection"]), str(spec["method"])
+        collection, method = Collection.parse(str(spec["collection"])), str(spec["method"])
     if collection is None:
         raise DataError("folder", "<collection>/<method>, such as layout/cpu/random/gst", folder.name, file=folder)
     if place is None:
@@ -178,6 +181,6 @@ def _table(path: Path) -> pd.DataFrame:
     return table.fillna(dict.fromkeys(TEXT, ""))
 
 
-def records(table: pd.DataFrame) -> list[Row]:
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows of a table, None for missing values."""
     return table.astype(object).where(table.notna(), None).to_dict("records")  # type: ignore[return-value] # keys are texts
