@@ -8,28 +8,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from hlorank.config import section, train_sections
 from hlorank.config.extension_point import import_plugin, module_of, registered
-from hlorank.config.section import (
-    Registries,
-    Section,
-    StoreAddress,
-    available_cores,
-    mistakes,
-    parse,
-    refused,
-    refused_lines,
-    unknown_key,
-)
-from hlorank.config.train_sections import (
-    BaselineConfig,
-    EnsembleConfig,
-    LossTerm,
-    ModelConfig,
-    SegmentsConfig,
-    SweepConfig,
-    TrainerConfig,
-    arguments_section,
-)
+from hlorank.config.section import Registries, Section, StoreAddress, available_cores, parse, refused
+from hlorank.config.train_sections import LossTerm, arguments_section
 
 _MISSING = "???"  # Hydra's mark of a value that must be given
 Split = Literal["train", "valid", "test"]
@@ -66,10 +48,10 @@ class DataConfig(Section):
     def _check_settings(self, info: ValidationInfo) -> Self:
         if origins := (info.context or {}).get("origins"):
             others = [name for name in sorted(self.model_extra or ()) if name not in origins]
-            wrong = [unknown_key(f"data.{name}", [*origins, "origin"]) for name in others]
-            wrong += mistakes(origins[self.origin].settings, self.settings, f"data.{self.origin}")
+            wrong = [section.unknown_key(f"data.{name}", [*origins, "origin"]) for name in others]
+            wrong += section.mistakes(origins[self.origin].settings, self.settings, f"data.{self.origin}")
             if wrong:
-                raise refused_lines(wrong)
+                raise section.refused_lines(wrong)
         return self
 
 
@@ -260,15 +242,15 @@ class Config(Section):
     featurize: FeaturizeConfig
     partition: PartitionConfig
     compute: ComputeConfig
-    model: ModelConfig
-    segments: SegmentsConfig
+    model: train_sections.ModelConfig
+    segments: train_sections.SegmentsConfig
     loss: dict[Annotated[str, registered("losses")], LossTerm] = Field(min_length=1)
     """Training losses by name, each with its weight; the loss is their weighted sum."""
-    trainer: TrainerConfig
-    ensemble: EnsembleConfig
-    baseline: BaselineConfig
+    trainer: train_sections.TrainerConfig
+    ensemble: train_sections.EnsembleConfig
+    baseline: train_sections.BaselineConfig
     tracking: TrackingConfig
-    sweep: SweepConfig
+    sweep: train_sections.SweepConfig
     evaluate: EvaluateConfig
 
     @property
@@ -284,9 +266,9 @@ class Config(Section):
         wrong = list[str]()
         if losses := (info.context or {}).get("losses"):
             for name, term in terms.items():
-                wrong += mistakes(arguments_section(losses[name]), term.arguments, f"loss.{name}")
+                wrong += section.mistakes(arguments_section(losses[name]), term.arguments, f"loss.{name}")
         if wrong:
-            raise refused_lines(wrong)
+            raise section.refused_lines(wrong)
         return terms
 
     @model_validator(mode="after")

@@ -16,16 +16,7 @@ from hlorank.config import BaselineConfig, ConfigError
 from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.metrics import kendall_tau
-from hlorank.models.baselines.baseline import (
-    ANALYTICAL,
-    BASELINES,
-    DEFAULT_CONFIGURATION,
-    GRADIENT_BOOSTING,
-    LAYOUT_BASELINES,
-    LINEAR_RANKING,
-    RANDOM,
-    XGBOOST,
-)
+from hlorank.models.baselines import baseline
 from hlorank.models.baselines.pooled_features import PooledGraph, changed_column, pooled_columns
 from hlorank.models.baselines.predictors import Analytical, Linear, Predictor, RandomRanker, Trees
 from hlorank.models.scoring import mean_of_members, score_configurations
@@ -64,23 +55,23 @@ _TREES = ("iterations", "learning_rate", "leaves", "l2", "rows_per_graph")
 
 RECIPES: Mapping[str, FitRecipe] = MappingProxyType(
     {
-        GRADIENT_BOOSTING: FitRecipe(fit_trees, lambda _: Trees.none(), (*_TREES, "min_leaf")),
-        XGBOOST: FitRecipe(fit_xgboost, lambda _: Trees.none(), (*_TREES, "min_hessian", "columns", "grades")),
-        LINEAR_RANKING: FitRecipe(fit_linear, Linear.none, ("pairs_per_graph", "strengths")),
-        ANALYTICAL: FitRecipe(fit_analytical, lambda _: Analytical.none(), ("rows_per_graph", "strengths")),
-        RANDOM: FitRecipe(random_scores, None),
-        DEFAULT_CONFIGURATION: FitRecipe(changed_share, None),
+        baseline.GRADIENT_BOOSTING: FitRecipe(fit_trees, lambda _: Trees.none(), (*_TREES, "min_leaf")),
+        baseline.XGBOOST: FitRecipe(fit_xgboost, lambda _: Trees.none(), (*_TREES, "min_hessian", "columns", "grades")),
+        baseline.LINEAR_RANKING: FitRecipe(fit_linear, Linear.none, ("pairs_per_graph", "strengths")),
+        baseline.ANALYTICAL: FitRecipe(fit_analytical, lambda _: Analytical.none(), ("rows_per_graph", "strengths")),
+        baseline.RANDOM: FitRecipe(random_scores, None),
+        baseline.DEFAULT_CONFIGURATION: FitRecipe(changed_share, None),
     }
 )
 
 
 def check_baseline(method: str, collection: str) -> None:
     """Raise ConfigError if the library of a baseline is not installed, or it reads layouts and these are tiles."""
-    if method == XGBOOST and find_spec("xgboost") is None:
+    if method == baseline.XGBOOST and find_spec("xgboost") is None:
         remedy = "pip install 'hlorank[rivals]', or set method to gradient_boosting, which needs no extra"
         raise ConfigError(f"method=xgboost: the library is not installed; {remedy}")
-    if method in LAYOUT_BASELINES and Collection.parse(collection).kind == "tile":
-        others = ", ".join(name for name in BASELINES if name not in LAYOUT_BASELINES)
+    if method in baseline.LAYOUT_BASELINES and Collection.parse(collection).kind == "tile":
+        others = ", ".join(name for name in baseline.BASELINES if name not in baseline.LAYOUT_BASELINES)
         remedy = f"set method to one of {others}, or collection to a collection of layouts"
         raise ConfigError(f"method={method}: it reads layouts, which {collection} has not; {remedy}")
 
