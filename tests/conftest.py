@@ -174,6 +174,7 @@ def _settings(folder: Path, collections: Path, tracking_database: Path) -> Setti
         "trainer.learning_rate": 0.01,
         "trainer.max_epochs": 3,
         "trainer.steps_per_epoch": 4,
+        "trainer.workers": 0,
     }
     places = {  # merged afterwards, so that tests share compositions
         **{f"paths.{name}": collections / name for name in ("raw", "features", "segments")},

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 from hlorank.version import __version__ as __version__
 
+# Threads of OpenMP wait without taking the cores of other work; the libraries, PyTorch first, read it when loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 _PARTS = {"Evaluator": "hlorank.evaluation.evaluator", "apply_configuration": "hlorank.hlo.layout_json"}
 """Public name -> its module."""
 

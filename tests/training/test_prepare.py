@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +15,7 @@ from weakref import WeakSet
 import grimp
 import pytest
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from hlorank.config import Config, ConfigError
 from hlorank.data.collection import Split, sidecar_path
@@ -212,9 +216,10 @@ def test_the_key_has_what_can_change_the_result(settings: Settings, monkeypatch:
     def key(**values: Any) -> str:
         return prepared(settings(**values)).key
 
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     first = key()
     same: list[dict[str, Any]] = [
-        *({f"trainer__{name}": value} for name, value in (("workers", 3), ("threads", 2), ("devices", 2))),
+        *({f"trainer__{name}": value} for name, value in (("workers", 3), ("threads", "auto"), ("devices", 2))),
         {"trainer__memory_bytes": 10**8},
         {"trainer__accelerator": "auto"} if not torch.cuda.is_available() else {},
         {"evaluate__memory_bytes": 10**8},
@@ -223,10 +228,23 @@ def test_the_key_has_what_can_change_the_result(settings: Settings, monkeypatch:
     ]
     assert {key(**values) for values in same} == {first}
     others: list[dict[str, Any]] = [{"seed": 1}, {"model__width": 4}, {"method": "full"}, {"loss": "mse"}]
+    threads, linear = {"trainer__threads": 2}, {"method": "linear_ranking"}
+    others += [threads, linear, threads | linear]
     keys = {first, *(key(**values) for values in others)}
-    assert len(keys) == 5
+    assert len(keys) == 8
     masks = {"model__dropout": 0.5, "model__block": "[sage,dropout]"}
     assert key(**masks) != key(**masks, trainer__memory_bytes=10**8), "parts have dropout masks of their own"
+
+
+def test_all_libraries_have_the_threads_of_a_training_and_wait_without_a_core(settings: Settings) -> None:
+    with threadpool_limits(1):
+        prepared(settings(trainer__threads=2))
+        assert {pool["num_threads"] for pool in threadpool_info()} == {torch.get_num_threads()} == {2}
+    torch.set_num_threads(1)
+    shown = {**{name: value for name, value in os.environ.items() if name[:4] != "OMP_"}, "OMP_DISPLAY_ENV": "true"}
+    command = [sys.executable, "-c", "import hlorank.stages.command, torch"]
+    loaded = subprocess.run(command, env=shown, capture_output=True, text=True, check=True)
+    assert "OMP_WAIT_POLICY = 'PASSIVE'" in loaded.stderr
 
 
 @pytest.mark.parametrize("method", ["gst", "linear_ranking"])

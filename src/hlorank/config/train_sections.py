@@ -136,12 +136,9 @@ def arguments_section(loss: Callable[..., Any]) -> type[Section]:
 
 
 def _cores() -> int:
-    """Return the number of cores that this process may use: ranks share them, and OMP_NUM_THREADS bounds them."""
-    cores = available_cores()
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        cores = max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    limit = os.environ.get("OMP_NUM_THREADS", "")
-    return min(cores, int(limit)) if limit.isdecimal() and int(limit) else cores
+    """Return the number of cores that this process may use, its share of those of the ranks of this machine."""
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "1") if "TORCHELASTIC_RUN_ID" in os.environ else "1"
+    return max(1, available_cores() // int(ranks))
 
 
 class TrainerConfig(Section):
@@ -176,8 +173,8 @@ class TrainerConfig(Section):
     devices: int = Field(ge=1)
     """Ranks that torchrun must have started to train one model, with the steps of one process; 1 takes any number."""
     threads: Literal["auto"] | Annotated[int, Field(ge=1)]
-    """Threads of PyTorch, in each process of evaluate too; auto is one for each core that no worker uses, and one in
-    evaluate, whose processes take the other cores; OMP_NUM_THREADS bounds the cores."""
+    """Threads of PyTorch and other libraries, which change rounding and so results; of evaluate in each process. auto
+    is one for each core that no worker uses, and one in evaluate, whose processes take the other cores."""
     workers: Literal["auto"] | Annotated[int, Field(ge=0)]
     """Processes that plan training steps ahead, to the same results; auto is one for every four cores, 0 is none."""
     memory_bytes: int = Field(ge=1)

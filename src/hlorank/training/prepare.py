@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from hlorank.config import Config, ConfigError
 from hlorank.data.splits import make_folds
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 # Code that can change the result of a training: featurize reads columns of hlo, and metrics choose the epoch.
 CODE = tuple(f"hlorank.{part}" for part in ("data", "featurize", "hlo", "metrics", "models", "partition", "training"))
 # Keys of the section `trainer` that change no more than the order of sums. Two of them change dropout masks, too.
-_HARDWARE, _MASKS = frozenset({"devices", "threads", "workers"}), frozenset({"accelerator", "memory_bytes"})
+_HARDWARE, _MASKS = frozenset({"devices", "workers"}), frozenset({"accelerator", "memory_bytes"})
 
 
 def prepare(config: Config, ranks: ProcessGroup) -> Setup:
@@ -37,9 +38,12 @@ def prepare(config: Config, ranks: ProcessGroup) -> Setup:
         DataError: features or segments are missing or do not belong together, or ranks have other data or code.
         ConfigError: a name in the configuration does not exist, or values do not fit the data or each other.
     """
-    torch.set_num_threads(config.trainer.thread_count)
+    threads = ranks.broadcast(config.trainer.thread_count)
+    torch.set_num_threads(threads)
+    threadpool_limits(threads)  # of the libraries of baselines
     with ranks.agreed():
-        config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"devices": ranks.count})})
+        found = {"devices": ranks.count, "threads": threads}
+        config = config.model_copy(update={"trainer": config.trainer.model_copy(update=found)})
         setup = _prepare_baseline(config) if config.method in BASELINES else _prepare_networks(config, ranks)
         for name, reason in setup.graphs.store.skipped("train").items():
             log.warning("%s: training skips the graph %s: %s", setup.spec.collection, name, reason)
@@ -54,7 +58,7 @@ def _prepare_baseline(config: Config) -> Setup:
     settings = {
         **config.model_dump(mode="json", include={"collection", "method", "seed"}),
         "baseline": config.baseline.model_dump(mode="json", include=read),
-        "trainer": config.trainer.model_dump(mode="json", include={"validation_configs"}),
+        "trainer": config.trainer.model_dump(mode="json", include={"validation_configs", "threads"}),
     }
     return replace(setup, settings=settings, identity={**flatten(settings), **_origin(setup)})
 

@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 from sklearn.ensemble import HistGradientBoostingRegressor
+from threadpoolctl import threadpool_limits
 
 from hlorank.config import BaselineConfig
 from hlorank.featurize.feature_store import FeatureStore
@@ -81,6 +83,7 @@ def fit_xgboost(store: FeatureStore, names: Sequence[str], settings: BaselineCon
     """
     import xgboost
 
+    threadpool_limits(torch.get_num_threads())  # of the OpenMP that it has just loaded
     parameters = {
         "objective": "rank:pairwise",
         "lambdarank_pair_method": "topk",
