@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import resource
 import runpy
 import shutil
@@ -198,6 +199,8 @@ UNREAD_BY_TRAIN = {
     "++data.local.root=there": "data.local.root",
     "pipeline.methods=[gst]": "pipeline.methods",
     "evaluate.splits=[valid]": "evaluate.splits",
+}
+PASSWORDS = {
     "tracking.uri=http://me:secret@host": "tracking.uri",
     "++sweep.storage='postgresql://:sec/ret@host/x'": "++sweep.storage",
 }
@@ -218,19 +221,42 @@ WRONG_FOR_TRAIN = ["method=gts", "model.block=[sage,nrom]", "+loss.listmel=1", "
             )
         ),
         *(
-            ("train", [*mode, "trainer.max_epochs=1", argument], {key})
+            ("train", [*mode, argument, "seeed=1"], {f"warning: {key}", "seeed"})
             for mode in ([], ["-m"])
             for argument, key in UNREAD_BY_TRAIN.items()
         ),
+        *(("train", [*mode, argument], {key}) for mode in ([], ["-m"]) for argument, key in PASSWORDS.items()),
     ],
 )
 def test_all_wrong_and_unread_keys_are_reported_before_anything_is_written(
     name: str, arguments: list[str], keys: set[str], call_stage: CallStage, tmp_path: Path
 ) -> None:
     lines = call_stage(name, *arguments)
-    assert {line.removeprefix("error: ").partition(":")[0].partition("=")[0] for line in lines} == keys
+    assert {re.match(r"(?:error: )?((warning: )?[\w.+]+)", line)[1] for line in lines} == keys  # type: ignore[index]
     assert len(lines) == len(keys)
     assert {path.name for path in tmp_path.iterdir()} == {"conf"}
+
+
+@pytest.mark.parametrize("mode", [[], ["-m"]])
+def test_what_hydra_does_not_take_is_taken_or_one_line(
+    mode: list[str], call: Call, call_stage: CallStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (config,) = call(lambda config: None, "paths.raw=a=b #1 100% ü", "loss={mse: .1, listmle: 1}", *mode)
+    assert config.paths.raw == "a=b #1 100% ü"
+    assert {name: term.weight for name, term in config.loss.items()} == {"mse": 0.1, "listmle": 1}
+    assert [*call(lambda config: None, "loss={mse: .1}", *mode)[0].loss] == ["mse"]
+    for wrong, named in (
+        ("trainer.max_epoch=1", "max_epochs"),
+        ("trainer.learning_rate=${oc.env:UNSET}", "UNSET"),
+        ("paths.raw=[a=b", "paths.raw='[a=b'"),
+        ("hydra/sweeper=optuna", "search"),
+    ):
+        (line,) = call_stage("train", *mode, wrong)
+        assert named in line
+    (below := tmp_path / "below").mkdir()
+    monkeypatch.chdir(below)
+    (line,) = call_stage("train", *mode)
+    assert str(tmp_path) in line
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,12 @@ def graph_files(root: Path, collection: Collection, split: Split | None) -> list
     return sorted(path for path in files if not path.name.endswith(EXTRA_SUFFIX))
 
 
+def made_from(root: Path, collection: Collection) -> dict[str, Any]:
+    """Return the section `data` that a collection was fetched with; it is empty for graphs of another source."""
+    path = root / collection.path / MADE_FROM
+    return read_json(path) if path.is_file() else {}
+
+
 def remove_stale(output: Path, keep: Container[Path]) -> None:
     """Remove graphs of an earlier fetch, except `keep`, and files that a kill left half-written, and no others."""
     for split in SPLITS:

@@ -13,12 +13,12 @@ from typing import Any
 from hlorank.compute import SERIAL, map_graphs
 from hlorank.config import ComputeConfig, FeaturizeConfig
 from hlorank.data.collection import (
-    MADE_FROM,
     SPLITS,
     Collection,
     Kind,
     Split,
     graph_files,
+    made_from,
     measured_family,
     read_graph,
     sidecar_path,
@@ -38,17 +38,7 @@ from hlorank.featurize.feature_store import (
 )
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
-from hlorank.files import (
-    METRICS,
-    SPEC,
-    DataError,
-    code_digest,
-    counted,
-    fingerprint,
-    read_json,
-    sha256_file,
-    write_json,
-)
+from hlorank.files import METRICS, SPEC, DataError, code_digest, counted, fingerprint, sha256_file, write_json
 from hlorank.hlo.extra import Extra, existing_extra, read_extra
 
 CODE = ("hlorank.featurize", "hlorank.hlo", "hlorank.data", "hlorank.metrics")
@@ -71,9 +61,7 @@ def featurize_collection(
     if not files["train"]:
         expected = "at least one npz file in the train split, to fit statistics on"
         raise DataError("train", expected, "none", file=raw / collection.path)
-    made_from = raw / collection.path / MADE_FROM
-    data = read_json(made_from) if made_from.is_file() else {}
-    featurize_files(files, collection, config, output, compute, data)
+    featurize_files(files, collection, config, output, compute, made_from(raw, collection))
 
 
 def featurize_files(
@@ -133,8 +121,8 @@ def _store_graphs(
     remove_other_graphs(output, entries)
     sources = {f"{split}/{path.stem}": source for (split, path), (source, _) in zip(tasks, results, strict=True)}
     graphs = fingerprint(sorted([path.stem, source] for (_, path), (source, _) in zip(tasks, results, strict=True)))
-    fingerprint_of_all = fingerprint({"spec": columns, "sources": sources})
-    return Index(fingerprint=fingerprint_of_all, data={"graphs": graphs}, splits=entries)
+    made = fingerprint({"spec": columns, "sources": sources})
+    return Index(fingerprint=made, data={"graphs": graphs}, splits=entries)
 
 
 def _source(path: Path, protobuf: bool) -> str:

@@ -22,6 +22,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf.errors import OmegaConfBaseException
 
 from hlorank.config import Config, ConfigError, TrackingConfig, load
 from hlorank.files import LOCKS, DataError, fingerprint, one_line, one_process, redact_credentials
@@ -277,10 +278,17 @@ class SweepRun(Callback):
             _record_failure(client, parent, config.hydra.overrides.task, error)
 
 
+def plain_values(composed: DictConfig) -> Any:
+    """Return a composition with its interpolations resolved; a ConfigError names the key that cannot be."""
+    try:
+        return OmegaConf.to_container(composed, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{error.full_key}: {(error.msg or str(error)).splitlines()[0]}") from None
+
+
 def own_config(composed: DictConfig) -> Config:
     """Return hlorank's configuration from a composition that also holds Hydra's."""
-    keys = [str(key) for key in composed if key != "hydra"]
-    return load(OmegaConf.to_container(OmegaConf.masked_copy(composed, keys), resolve=True))
+    return load(plain_values(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])))
 
 
 @contextmanager

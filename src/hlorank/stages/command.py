@@ -10,23 +10,26 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import wraps
+from itertools import chain
 from pathlib import Path
 from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any
 
 import hydra
+from hydra._internal import utils as hydra_utils
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from hlorank.config import Config, ConfigError, load
-from hlorank.config.section import PASSWORD, STORE_ADDRESS, Registries, fields_at
+from hlorank.config.section import PASSWORD, STORE_ADDRESS, Registries, fields_at, unknown_key
 from hlorank.data.collection import Collection
-from hlorank.files import LOCKS, DataError, fingerprint, one_line, one_process
+from hlorank.files import LOCKS, DataError, fingerprint, first_line, one_line, one_process
 from hlorank.runs.store import error_lines
-from hlorank.runs.sweeps import sweep_report
+from hlorank.runs.sweeps import plain_values, sweep_report
 
 Task = Callable[[Config, Path], Any]
 """Function of the validated configuration and the folder that the stage writes."""
@@ -47,6 +50,11 @@ EXTENSION_POINTS: Mapping[str, str] = MappingProxyType(
 ALWAYS_READ = ("plugins", "collection", "kind", "output", "paths", "experiment", "hparams_search")
 """Keys that every stage accepts; files of the last two groups set keys of several stages."""
 
+_MULTIRUN = frozenset({"-m", "--multirun"})
+hydra_utils.is_under_debugger = lambda: (
+    True
+)  # so that Hydra raises its errors, and `stage` reports them in single lines
+
 
 def stage(
     *extension_points: str, reads: Iterable[str], writes: str, lock: bool = True
@@ -58,7 +66,7 @@ def stage(
 
     Args:
         extension_points: the ones whose names the stage uses; wrong names are reported with all other mistakes.
-        reads: sections and keys that the stage reads besides `ALWAYS_READ`; an override of another key is a mistake.
+        reads: sections and keys that the stage reads besides `ALWAYS_READ`; an override of another key is warned of.
         writes: key of `paths` for the folder that the stage writes.
         lock: no other process writes the folder meanwhile: a second process waits, and then reuses most of its files.
     """
@@ -78,7 +86,7 @@ def stage(
             except Exception as error:
                 if HydraConfig.get().mode is not RunMode.RUN:
                     raise
-                status = _report(error)
+                status = _report(error)  # Hydra would print a line of its own before it
             raise SystemExit(status)
 
         composed_run = hydra.main(version_base="1.3", config_path=str(Path.cwd() / "conf"), config_name="config")(run)
@@ -86,15 +94,18 @@ def stage(
         @wraps(task)
         def command() -> None:
             _quieten()
-            if wrong := _wrong(sys.argv[1:], name, (*ALWAYS_READ, *reads)):
-                raise SystemExit(_report(ConfigError("\n".join(wrong))))
-            if not {"-m", "--multirun"} & {*sys.argv}:
-                sys.argv[1:] = map(_accepted_by_hydra, sys.argv[1:])
             try:
+                _check(sys.argv[1:], name, (*ALWAYS_READ, *reads))
+                options = [option for option in sys.argv[1:] if option in _MULTIRUN]  # they come first, as Hydra wants
+                others = [argument for argument in sys.argv[1:] if argument not in _MULTIRUN]
+                accepted = [_accepted_by_hydra(argument, bool(options)) for argument in others]
+                sys.argv[1:] = [*options, *chain.from_iterable(accepted)]
                 with sweep_report():
                     composed_run()
             except KeyboardInterrupt:
                 raise SystemExit(128 + signal.SIGINT) from None
+            except Exception as error:
+                raise SystemExit(_report(error)) from None
 
         return command
 
@@ -108,15 +119,13 @@ def registries(*extension_points: str) -> Registries:
 
 def load_composed(composed: DictConfig, registries: Registries | None = None) -> Config:
     """Validate a configuration as Hydra composed it; see `hlorank.config.load`."""
-    try:
-        values = OmegaConf.to_container(composed, resolve=True)
-    except OmegaConfBaseException as error:
-        raise ConfigError(f"{error.full_key}: {(error.msg or str(error)).splitlines()[0]}") from None
-    return load(values, registries)
+    return load(plain_values(composed), registries)
 
 
 def _report(error: Exception) -> int:
     """Print the lines of an error that users can correct, and return the exit status; raise an error of the program."""
+    if isinstance(error, HydraException):
+        error = ConfigError(" ".join(str(error).split()))
     lines = error_lines(error)
     if lines is None or os.environ.get("HYDRA_FULL_ERROR"):
         raise error
@@ -126,38 +135,56 @@ def _report(error: Exception) -> int:
     return 2 if isinstance(error, ConfigError | DataError | ExceptionGroup) else 1
 
 
-def _wrong(arguments: Iterable[str], name: str, reads: Sequence[str]) -> list[str]:
-    """Return a line for each override of a key that another stage reads, each password, and a broken params.yaml."""
-    problems = []
+def _check(arguments: Sequence[str], name: str, reads: Sequence[str]) -> None:
+    """Warn of overrides of keys that only other stages read; refuse passwords, a broken params.yaml, another folder."""
+    if not Path("conf").is_dir() and not {"--config-dir", "-cd", "--config-path", "-cp"} & {*arguments}:
+        projects = (parent for parent in Path.cwd().parents if (parent / "conf/config.yaml").is_file())
+        raise ConfigError(f"conf: no such folder here; run in {next(projects, 'the folder of the project')}")
     if "params" in arguments:  # after --config-name; Hydra prints a traceback
         try:
             OmegaConf.load("params.yaml")
         except Exception as error:
-            problems.append(one_line(f"params.yaml: {' '.join(str(error).split())}"))
+            raise ConfigError(f"params.yaml: {' '.join(str(error).split())}") from None
     for argument in arguments:
         key, separator, _ = argument.lstrip("+~").partition("=")
         key, section = key.partition("@")[0], key.partition(".")[0].partition("@")[0]
         if not separator or section not in Config.model_fields:
             continue
         if key in {"tracking.uri", "sweep.storage"} and PASSWORD.search(argument):  # Hydra would write it
-            problems.append(one_line(f"{argument}: expected {STORE_ADDRESS}"))
-        elif not any(f"{key}.".startswith(f"{read}.") or read.startswith(f"{key}.") for read in reads):
+            raise ConfigError(f"{argument}: expected {STORE_ADDRESS}")
+        if not any(f"{key}.".startswith(f"{read}.") or read.startswith(f"{key}.") for read in reads):
             remedy = f"give it to a stage that reads it, or use dvc exp run -S {argument}"
-            problems.append(one_line(f"{key}: no effect on the stage {name}; {remedy}"))
-    return problems
+            sys.stderr.write(one_line(f"warning: {key}: no effect on the stage {name}; {remedy}") + "\n")
 
 
-def _accepted_by_hydra(argument: str) -> str:
-    """Mark the override of a key that does not exist as an addition: so it reaches the validation with other mistakes.
+def _accepted_by_hydra(argument: str, sweep: bool) -> list[str]:
+    """Return an argument in the form that Hydra takes: in quotes where its grammar needs them.
 
-    Origins and losses have keys of their own, which only Hydra knows here.
+    The override of a key that does not exist becomes an addition: so it reaches the validation with other mistakes,
+    but of a sweep here. Origins and losses have keys of their own, which only Hydra knows. Losses in braces are all.
     """
-    key, separator, _ = argument.partition("=")
+    key, separator, value = argument.partition("=")
+    if not separator or key.startswith("-"):
+        return [argument]
+    try:
+        OverridesParser.create().parse_override(argument)
+    except HydraException as error:
+        quoted = f"{key}='{value}'"
+        if {*value} & {*"'\"\\,[]{}()"}:
+            raise ConfigError(f'{first_line(error)}; a value of text needs quotes: "{quoted}"') from None
+        argument = quoted
+    if key == "loss" and value.startswith("{"):
+        return ["~loss", f"+{argument}"]
     *parents, name = key.split(".")
-    if not separator or not key.replace(".", "").isidentifier() or key.startswith(("hydra.", "data.", "loss.")):
-        return argument
     is_group = not parents and (Path("conf") / name).is_dir()
-    return argument if is_group or name in fields_at(Config, parents) else f"+{argument}"
+    own = key.replace(".", "").isidentifier() and not key.startswith(("hydra.", "data.", "loss."))
+    if not own or is_group or name in fields_at(Config, parents):
+        return [argument]
+    while parents and not fields_at(Config, parents):  # below a mapping of any keys, or of no key
+        name = parents.pop()
+    if sweep and name not in (known := fields_at(Config, parents)):
+        raise ConfigError(unknown_key(".".join([*parents, name]), known))
+    return [f"+{argument}"]
 
 
 class _Formatter(logging.Formatter):
