@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hlorank import metrics as measures
 from hlorank.data.collection import Kind, Split
 from hlorank.data.configurations import LAYOUT_DIMS, LAYOUT_TENSORS
 from hlorank.featurize.feature_spec import FeatureSpec
@@ -18,15 +19,7 @@ from hlorank.featurize.features import GraphFeatures, LayoutFeatures
 from hlorank.featurize.tile_columns import tile_names
 from hlorank.files import DataError
 from hlorank.hlo.node_features import OPCODES
-from hlorank.metrics import (
-    Float64,
-    kendall_tau,
-    noise_ceiling,
-    ordered_pair_accuracy,
-    ranking,
-    repeat_ceiling,
-    top_k_slowdown,
-)
+from hlorank.metrics import Float64
 
 SLOWDOWN_AT: dict[Kind, tuple[int, ...]] = {"layout": (1, 5, 10, 100), "tile": (1, 5, 10)}
 PER_GRAPH, PREDICTIONS, PROPERTIES = "per_graph.csv", "predictions.csv", "properties.csv"
@@ -67,12 +60,12 @@ def rank_metrics(kind: Kind, row_of: NDArray[np.int64], score: Float64, label: F
 
     Labels must have at least two different values.
     """
-    tau = kendall_tau(score, label)
-    slowdown = {f"slowdown_{k}": top_k_slowdown(score, label, k) for k in SLOWDOWN_AT[kind]}
+    tau = measures.kendall_tau(score, label)
+    slowdown = {f"slowdown_{k}": measures.top_k_slowdown(score, label, k) for k in SLOWDOWN_AT[kind]}
     return {
         "kendall_tau": tau,
-        "repeat_ceiling": repeat_ceiling(np.unique(row_of, return_inverse=True)[1], label),
-        "opa": ordered_pair_accuracy(score, label),
+        "repeat_ceiling": measures.repeat_ceiling(np.unique(row_of, return_inverse=True)[1], label),
+        "opa": measures.ordered_pair_accuracy(score, label),
         **slowdown,
         "kaggle": 1.0 - slowdown["slowdown_5"] if kind == "tile" else tau,
     }
@@ -105,7 +98,7 @@ def report_graph(
         "configurations": len(rows),
         "distinct": distinct,
         "split_half_tau": half,
-        "noise_ceiling": None if half is None else noise_ceiling(half),
+        "noise_ceiling": None if half is None else measures.noise_ceiling(half),
         "note": "; ".join(note for note, holds in notes.items() if holds),
     }
     if rankable:
@@ -195,7 +188,7 @@ def _layouts(
 def subsample(label: Float64, count: int) -> NDArray[np.int64]:
     """Return at most `count` configurations, from the fastest to the slowest, evenly spaced in the measured ranking."""
     last = len(label) - 1
-    return ranking(label)[np.linspace(0, last, min(last + 1, count)).astype(np.int64)]
+    return measures.ranking(label)[np.linspace(0, last, min(last + 1, count)).astype(np.int64)]
 
 
 def noise_width(label: Float64, tau_half: float) -> float:

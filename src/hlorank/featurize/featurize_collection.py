@@ -26,16 +26,8 @@ from hlorank.data.collection import (
 )
 from hlorank.data.configurations import LAYOUT_VALUES, TILE_FEATURES, MeasuredGraph
 from hlorank.data.splits import family
+from hlorank.featurize import feature_store
 from hlorank.featurize.feature_spec import FeatureSpec
-from hlorank.featurize.feature_store import (
-    INDEX_FILE,
-    GraphEntry,
-    Index,
-    graph_folder,
-    remove_other_graphs,
-    stored_entry,
-    write_graph_features,
-)
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.files import METRICS, SPEC, DataError, code_digest, counted, fingerprint, sha256_file, write_json
@@ -73,7 +65,7 @@ def featurize_files(
     data: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Do the work of `featurize_collection` on the npz files of each split, wherever they are; `data` made them."""
-    (output / INDEX_FILE).unlink(missing_ok=True)
+    (output / feature_store.INDEX_FILE).unlink(missing_ok=True)
     sample = partial(_train_sample, collection=collection, options=config)
     try:
         spec = fit_spec(
@@ -92,7 +84,7 @@ def featurize_files(
         if entry.skipped is not None:
             _LOGGER.warning("%s: training skips the graph %s: %s", collection, name, entry.skipped)
     write_json(output / METRICS, _metrics(collection.kind, index.splits))
-    write_json(output / INDEX_FILE, {**index.model_dump(mode="json"), "data": {**data, **index.data}})
+    write_json(output / feature_store.INDEX_FILE, {**index.model_dump(mode="json"), "data": {**data, **index.data}})
     graphs = [entry for split in index.splits.values() for entry in split.values()]
     nodes, distinct = sum(graph.nodes for graph in graphs), sum(graph.distinct for graph in graphs)
     sizes = counted(len(graphs), "graph"), counted(nodes, "node"), counted(distinct, "distinct configuration")
@@ -101,28 +93,28 @@ def featurize_files(
 
 def store_official(files: Mapping[Split, Sequence[Path]], kind: Kind, output: Path) -> None:
     """Write the official columns of every graph into a store, as `featurize_collection` writes features."""
-    (output / INDEX_FILE).unlink(missing_ok=True)
+    (output / feature_store.INDEX_FILE).unlink(missing_ok=True)
     index = _store_graphs(SERIAL, files, kind, None, output)
-    write_json(output / INDEX_FILE, index.model_dump(mode="json"))
+    write_json(output / feature_store.INDEX_FILE, index.model_dump(mode="json"))
 
 
 def _store_graphs(
     compute: ComputeConfig, files: Mapping[Split, Sequence[Path]], kind: Kind, spec: FeatureSpec | None, output: Path
-) -> Index:
+) -> feature_store.Index:
     """Store graphs that are out of date, remove other graphs, and return the index; `spec` None: official columns."""
     tasks = [(split, path) for split in SPLITS for path in files[split]]
     columns = "official" if spec is None else spec.fingerprint
     made_by = {"spec": columns, "code": code_digest(*CODE)}
     store = partial(_store_graph, kind=kind, spec=spec, made_by=made_by, output=output)
     results = list(map_graphs(store, tasks, compute, "featurize: graphs", outputs=[output]))
-    entries: dict[Split, dict[str, GraphEntry]] = {split: {} for split in SPLITS}
+    entries: dict[Split, dict[str, feature_store.GraphEntry]] = {split: {} for split in SPLITS}
     for (split, path), (_, entry) in zip(tasks, results, strict=True):
         entries[split][path.stem] = entry
-    remove_other_graphs(output, entries)
+    feature_store.remove_other_graphs(output, entries)
     sources = {f"{split}/{path.stem}": source for (split, path), (source, _) in zip(tasks, results, strict=True)}
     graphs = fingerprint(sorted([path.stem, source] for (_, path), (source, _) in zip(tasks, results, strict=True)))
     made = fingerprint({"spec": columns, "sources": sources})
-    return Index(fingerprint=made, data={"graphs": graphs}, splits=entries)
+    return feature_store.Index(fingerprint=made, data={"graphs": graphs}, splits=entries)
 
 
 def _source(path: Path, protobuf: bool) -> str:
@@ -145,25 +137,25 @@ def _train_sample(path: Path, collection: Collection, options: FeaturizeConfig) 
 
 def _store_graph(
     task: tuple[Split, Path], kind: Kind, spec: FeatureSpec | None, made_by: dict[str, str], output: Path
-) -> tuple[str, GraphEntry]:
+) -> tuple[str, feature_store.GraphEntry]:
     """Store one graph if what is stored is out of date; return its source and its entry."""
     split, path = task
     protobuf = spec is not None and spec.options.protobuf
     source = _source(path, protobuf)
-    folder = graph_folder(output, split, path.stem)
+    folder = feature_store.graph_folder(output, split, path.stem)
     key = {"source": source, **made_by}
-    entry = stored_entry(folder, key)
+    entry = feature_store.stored_entry(folder, key)
     if entry is None:
         measured, extra = _read(path, kind, protobuf)
         features = featurize_graph(measured, spec, extra)
         named = measured_family(path) or family(path.stem)
         features = replace(features, split_half_tau=split_half_tau(path), family=named)
-        entry = write_graph_features(folder, features, measured.graph, key)
+        entry = feature_store.write_graph_features(folder, features, measured.graph, key)
     return source, entry
 
 
-def _metrics(kind: Kind, entries: dict[Split, dict[str, GraphEntry]]) -> dict[str, Any]:
-    def summary(graphs: list[GraphEntry]) -> dict[str, int]:
+def _metrics(kind: Kind, entries: dict[Split, dict[str, feature_store.GraphEntry]]) -> dict[str, Any]:
+    def summary(graphs: list[feature_store.GraphEntry]) -> dict[str, int]:
         sizes = ("raw_nodes", "nodes", "raw_edges", "edges", "configurations")
         return {
             "graphs": len(graphs),

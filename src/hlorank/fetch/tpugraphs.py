@@ -18,22 +18,13 @@ from typing import Any
 from filelock import FileLock
 from pydantic import Field
 
+from hlorank import files
 from hlorank.compute import SERIAL, map_graphs
 from hlorank.config import ConfigError, Section, Split, parse, read_section
 from hlorank.data.collection import SPLITS, Collection
 from hlorank.data.graph import check_name
 from hlorank.data.npz import NpzFile
 from hlorank.fetch.download import Digest, download, extract, require_space
-from hlorank.files import (
-    DataError,
-    atomic_folder,
-    atomic_path,
-    read_json,
-    redact_credentials,
-    resolve_path,
-    sha256_file,
-    write_json,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -76,8 +67,8 @@ class _Content(Section):
 
 def _entries(path: Path) -> dict[str, Any]:
     try:
-        return read_json(path)
-    except DataError:
+        return files.read_json(path)
+    except files.DataError:
         return {}
 
 
@@ -88,7 +79,7 @@ def _record(path: Path, name: str, entry: Section | None) -> None:
     if entry is not None:
         entries[name] = entry.model_dump()
     if entries != known:
-        write_json(path, entries)
+        files.write_json(path, entries)
 
 
 def _checked(folder: Path, source: Path) -> dict[str, str]:
@@ -99,9 +90,9 @@ def _checked(folder: Path, source: Path) -> dict[str, str]:
             check_name(path.stem)
             with NpzFile(path) as file:
                 file.check()
-        except DataError as error:
-            raise DataError(f"{path.name}: {error.key}", error.expected, error.found, file=source) from None
-        return sha256_file(path)
+        except files.DataError as error:
+            raise files.DataError(f"{path.name}: {error.key}", error.expected, error.found, file=source) from None
+        return files.sha256_file(path)
 
     paths = sorted(folder.iterdir())
     hashes = map_graphs(checked, paths, SERIAL, f"check {source.name}")
@@ -177,7 +168,7 @@ class _Fetch:
         if recorded not in (None, digest):
             place = self.downloads / DIGESTS
             remedy = f"it is damaged, or its source has changed: to accept it, remove its entry in {place}"
-            raise DataError("content", f"{recorded}", f"{digest}; {remedy}", file=file)
+            raise files.DataError("content", f"{recorded}", f"{digest}; {remedy}", file=file)
         return digest
 
     def _intact(self, split: str) -> _Content | None:
@@ -186,9 +177,8 @@ class _Fetch:
             content = parse(_Content, _entries(self.output / MANIFEST).get(split))
         except ConfigError:
             return None
-        paths = sorted((self.output / split).glob("*"))
-        intact = {path.name for path in paths} == content.files.keys()
-        return content if intact and all(sha256_file(path) == content.files[path.name] for path in paths) else None
+        found = {path.name: files.sha256_file(path) for path in (self.output / split).glob("*")}
+        return content if found == content.files else None
 
     def _is_done(self, split: str) -> bool:
         content, recorded = self._intact(split), self._digests().get(self._archive_name(split))
@@ -202,7 +192,7 @@ class _Fetch:
         After a kill at any point the manifest lists no files of two versions.
         """
         require_space([(self.output, size)])
-        with atomic_folder(self.output / split) as staged:
+        with files.atomic_folder(self.output / split) as staged:
             write(staged)
             content = _Content(archive=archive, files=_checked(staged, source))
             _record(self.output / MANIFEST, split, None)
@@ -221,7 +211,7 @@ class _Fetch:
         return path
 
     def _copy_license(self, source: Path) -> None:
-        with atomic_path(self.output / LICENSE) as temporary:
+        with files.atomic_path(self.output / LICENSE) as temporary:
             shutil.copyfile(source, temporary)
 
     def _unpack(self, archive: Path, split: str) -> None:
@@ -239,16 +229,16 @@ class _Fetch:
             folders = ", ".join(str(place.relative_to(folder)) for place in places)
             expected = f"{self._archive_name(split)} or one of the folders {folders}"
             remedy = "none of them; complete the folder, or leave the split out of data.tpugraphs.splits"
-            raise DataError(f"split {split} of {self.collection}", expected, remedy, file=folder)
+            raise files.DataError(f"split {split} of {self.collection}", expected, remedy, file=folder)
         paths, content = sorted(source.glob("*.npz")), self._intact(split)
         if not paths:
-            raise DataError("folder", "npz files", "none", file=source)
+            raise files.DataError("folder", "npz files", "none", file=source)
 
         def copy(staged: Path) -> None:
             for path in paths:  # copies, not links: the raw data must not change when its source does
                 shutil.copyfile(path, staged / path.name)
 
-        if content is None or content.files != {path.name: sha256_file(path) for path in paths}:
+        if content is None or content.files != {path.name: files.sha256_file(path) for path in paths}:
             self._replace(split, source, sum(path.stat().st_size for path in paths), None, copy)
 
 
@@ -260,9 +250,9 @@ def fetch(collection: Collection, config: TpuGraphsConfig, output: Path) -> None
     """
     if str(collection) not in COLLECTIONS:
         raise ConfigError(f"collection={collection}: expected one of {', '.join(COLLECTIONS)} with data=tpugraphs")
-    downloads, output = resolve_path(config.downloads).resolve(), output.resolve()
+    downloads, output = files.resolve_path(config.downloads).resolve(), output.resolve()
     is_url = re.match(r"https?://", config.base_url) is not None
-    shown, folder = redact_credentials(config.base_url), resolve_path(config.base_url).resolve()
+    shown, folder = files.redact_credentials(config.base_url), files.resolve_path(config.base_url).resolve()
     if not is_url and not folder.is_dir():
         raise ConfigError(f"data.tpugraphs.base_url={shown}: expected an http(s) address or a folder")
     if output in [folder / tree / collection.path for tree in _TREES]:

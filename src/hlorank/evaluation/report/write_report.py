@@ -16,18 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection, Kind
 from hlorank.evaluation.graph_report import WRONG, Row, metric_names
-from hlorank.evaluation.report import charts
-from hlorank.evaluation.report.tables import (
-    LEVEL,
-    RESAMPLES,
-    Group,
-    Results,
-    family_errors,
-    group_runs,
-    misjudged,
-    preferred,
-    scores,
-)
+from hlorank.evaluation.report import charts, tables
 from hlorank.evaluation.report.trainings import FOLD, Run, records
 from hlorank.evaluation.summary import METRIC_COLUMNS, metric_text
 from hlorank.files import counted, flatten, write_text
@@ -65,7 +54,7 @@ def write_report(runs: Sequence[Run], output: Path) -> None:
 
 
 def _render(runs: Sequence[Run]) -> str:
-    grouped = group_runs(runs)
+    grouped = tables.group_runs(runs)
     share = sum(len(groups) for groups in grouped.values())
     environment = Environment(
         loader=FileSystemLoader(_HERE / "page"),
@@ -81,8 +70,8 @@ def _render(runs: Sequence[Run]) -> str:
         sections=[_section(collection, groups, share) for collection, groups in grouped.items()],
         memory=_memory([group for groups in grouped.values() for group in groups]),
         version=__version__,
-        level=LEVEL,
-        resamples=RESAMPLES,
+        level=tables.LEVEL,
+        resamples=tables.RESAMPLES,
         noise=NOISE,
         wrong=WRONG,
         titles={name: " ".join(column.title.split()) for name, column in METRIC_COLUMNS.items()},
@@ -93,9 +82,9 @@ def _render(runs: Sequence[Run]) -> str:
     return charts.escape(page)
 
 
-def _section(collection: Collection, groups: Sequence[Group], share: int) -> dict[str, Any]:
+def _section(collection: Collection, groups: Sequence[tables.Group], share: int) -> dict[str, Any]:
     """Return what the page shows of a collection; `share` groups share the rows and points of the report."""
-    results, errors = scores(groups), family_errors(groups)
+    results, errors = tables.scores(groups), tables.family_errors(groups)
     limit = max(1, _MAX_ROWS // share)
     validated = [(tau, group.label) for group in groups if (tau := group.mean_tracked("best_tau")) is not None]
     points = [(group, _points(group, max(1, _MAX_POINTS // share))) for group in groups]
@@ -109,7 +98,7 @@ def _section(collection: Collection, groups: Sequence[Group], share: int) -> dic
         "metrics": [name for name in metric_names(collection.kind) if name not in _NO_COLUMN[collection.kind]],
         "errors": errors[:limit],
         "all_errors": len(errors),
-        "misjudged": misjudged(groups),
+        "misjudged": tables.misjudged(groups),
         "graphs": [(group, row) for group in groups for row in records(group.rows[:limit])],
         "all_graphs": sum(len(group.rows) for group in groups),
         "intervals": [
@@ -127,7 +116,7 @@ def _section(collection: Collection, groups: Sequence[Group], share: int) -> dic
     }
 
 
-def headline(results: Results) -> dict[str, Any] | None:
+def headline(results: tables.Results) -> dict[str, Any] | None:
     """Return the facts of the headline of one collection, None if no group has a Kendall tau.
 
     They are the groups with the highest tau on the `preferred` split, `best`; its score there and on the other splits;
@@ -141,7 +130,7 @@ def headline(results: Results) -> dict[str, Any] | None:
     }
     if not (evaluated := [split for split, ranked in taus.items() if ranked]):
         return None
-    split = preferred(evaluated)
+    split = tables.preferred(evaluated)
     ranked = taus[split]
     best, score, tau = ranked[0]
     equal = [group.label for group, _, other in ranked if tau.mean - other.mean < _EQUAL]
@@ -163,13 +152,13 @@ def headline(results: Results) -> dict[str, Any] | None:
     return facts
 
 
-def _points(group: Group, limit: int) -> list[Row]:
+def _points(group: tables.Group, limit: int) -> list[Row]:
     """Return the predictions of the first run of a group that has predictions, evenly spaced."""
     table = next((run.predictions for run in group.runs if len(run.predictions)), None)
     return [] if table is None else records(table[:: ceil(len(table) / limit)])
 
 
-def _curves(groups: Sequence[Group]) -> list[charts.Chart]:
+def _curves(groups: Sequence[tables.Group]) -> list[charts.Chart]:
     """Return curves of all models that are trained by epochs, and of each baseline, whose rows are candidates."""
     with_history = [group for group in groups if any(len(run.history) > 1 for run in group.runs)]
     baselines = [group for group in with_history if "settings" in group.runs[0].spec]
@@ -183,9 +172,9 @@ def _curves(groups: Sequence[Group]) -> list[charts.Chart]:
     ]
 
 
-def _cost_charts(results: Results) -> list[charts.Chart]:
+def _cost_charts(results: tables.Results) -> list[charts.Chart]:
     """Return charts of the Kendall tau of several groups on the `preferred` split against their costs."""
-    split = preferred([split for split, _ in results] or ["valid"])
+    split = tables.preferred([split for split, _ in results] or ["valid"])
     taus = [(group, score.tau.mean) for group, score in results.get((split, "all"), ()) if score.tau is not None]
     found: list[charts.Chart] = []
     for title, name, unit in _COSTS:
@@ -196,7 +185,7 @@ def _cost_charts(results: Results) -> list[charts.Chart]:
     return found
 
 
-def _memory(groups: Sequence[Group]) -> charts.Chart | None:
+def _memory(groups: Sequence[tables.Group]) -> charts.Chart | None:
     """Return the chart of the memory of a training step against the largest evaluated graph, None without a point."""
     title, name, unit = _COSTS[-1]
     costs = [(group, group.mean_tracked(name)) for group in groups if len(group.rows)]
@@ -210,7 +199,7 @@ def _breakable(name: str) -> str:
     return "<wbr>".join(map(escape, re.split(r"(?<=[._,/])", name)))
 
 
-def settings(group: Group) -> Row:
+def settings(group: tables.Group) -> Row:
     """Return the configuration of a group without seed and fold; without MLflow, the part in the model folder."""
     run = group.runs[0]
     if run.tracked is not None and run.tracked.settings:

@@ -8,23 +8,9 @@ from itertools import pairwise
 import numpy as np
 from scipy.sparse import csr_array
 
+from hlorank.models.compression import plan as plans
 from hlorank.models.compression.colouring import Colouring
 from hlorank.models.compression.declarations import EdgeForm, EdgeKind, Join, Mix, Mixing, Recipe, Residual, Start, Step
-from hlorank.models.compression.plan import (
-    Array,
-    DenseIndex,
-    JoinIndex,
-    MaskIndex,
-    Messages,
-    NodeIndex,
-    Plan,
-    PoolIndex,
-    QuotientEdges,
-    QuotientGraph,
-    QuotientPieces,
-    Sparse,
-    StepIndex,
-)
 from hlorank.models.compression.segment import ConfigurationBatch, LayoutBatch, Neighbourhood, Segment
 
 
@@ -42,14 +28,14 @@ def max_varied_nodes(recipe: Recipe, segment: Segment) -> int:
     return segment.k_hop_prefix(hops)
 
 
-def build_plan(segment: Segment, batch: ConfigurationBatch, recipe: Recipe) -> Plan[Array]:
+def build_plan(segment: Segment, batch: ConfigurationBatch, recipe: Recipe) -> plans.Plan[plans.Array]:
     """Build the plan of a segment, or of stacked ones, under configurations."""
     builder = _Builder(segment, batch, recipe)
     count = len(segment.colour_opcode)
     ordered = len(builder.initial) == count  # each initial colour has one state
     colours = builder.initial if ordered else np.arange(count)
     steps = tuple(builder.step(step) for step in recipe.steps)
-    return Plan(
+    return plans.Plan(
         numeric=segment.colour_numeric[colours],
         opcode=segment.colour_opcode[colours],
         layout=segment.colour_layout[colours],
@@ -84,7 +70,7 @@ class _Builder:
         self.initial = colour[self._now.node]
         self.states = 0
 
-    def step(self, step: Step) -> StepIndex[Array]:
+    def step(self, step: Step) -> plans.StepIndex[plans.Array]:
         """Return the index of the next step."""
         if isinstance(step, Start):
             self._start = self._now
@@ -95,8 +81,8 @@ class _Builder:
             return self._join()
         if step.mixing is Mixing.ROW:
             node = None if self._now.is_identity else self._now.node
-            return MaskIndex(node, self._segment.nodes) if step.by_node else None
-        index: StepIndex[Array]
+            return plans.MaskIndex(node, self._segment.nodes) if step.by_node else None
+        index: plans.StepIndex[plans.Array]
         if step.mixing is Mixing.NEIGHBOURS and step.edges is not None:
             index = self._messages(step.edges)
         elif step.mixing is Mixing.CONFIGURATIONS:
@@ -106,7 +92,7 @@ class _Builder:
         self.states += len(self._now)
         return index
 
-    def _join(self) -> JoinIndex[Array]:
+    def _join(self) -> plans.JoinIndex[plans.Array]:
         self._hops = 0 if self._hops is None else self._hops
         count = len(self._batch)
         before = self._now
@@ -116,7 +102,7 @@ class _Builder:
             states = before.colour_of if before.prefix else before.colour_of[:, :1]
             index = None if before.is_identity and len(before) == len(self._now) else states
             self._now = Colouring.identity(self._segment.nodes, count)
-            return JoinIndex(None, index)
+            return plans.JoinIndex(None, index)
         codes = self._batch.codes.T
         none = len(self._batch.codebook)
         code_of = np.full((max(before.prefix, len(codes)), count), none)
@@ -132,9 +118,9 @@ class _Builder:
         entries = np.stack([after.roots(before), len(before) + code], axis=1)
         self._now = after
         starts, table = np.arange(0, entries.size + 1, 2), len(before) + none + 1
-        return JoinIndex(sparse(entries.ravel(), starts, table, gradients=self._recipe.gradients), None)
+        return plans.JoinIndex(sparse(entries.ravel(), starts, table, gradients=self._recipe.gradients), None)
 
-    def _messages(self, kind: EdgeKind) -> Messages[Array]:
+    def _messages(self, kind: EdgeKind) -> plans.Messages[plans.Array]:
         before = self._now
         neighbourhood = self._segment.edges.neighbourhood(kind)
         self._hops = None if self._hops is None else self._hops + 1
@@ -143,16 +129,16 @@ class _Builder:
             self._now = before.refine(neighbourhood, prefix)
         return quotient_graph(before, self._now, neighbourhood, kind, gradients=self._recipe.gradients)
 
-    def _by_node(self) -> NodeIndex[Array]:
+    def _by_node(self) -> plans.NodeIndex[plans.Array]:
         colouring = self._now
         if colouring.is_identity:
-            return NodeIndex(self._segment.nodes, (), None)
+            return plans.NodeIndex(self._segment.nodes, (), None)
         colour_of, prefix = colouring.colour_of, colouring.prefix
         count, first = colour_of.shape[1], colouring.node
         place = np.where(first < prefix, first * count + colouring.configuration, prefix * (count - 1) + first)
-        return NodeIndex(len(colour_of), (colour_of[:prefix], colour_of[prefix:, :1]), place)
+        return plans.NodeIndex(len(colour_of), (colour_of[:prefix], colour_of[prefix:, :1]), place)
 
-    def _dense(self, edges: EdgeKind | None) -> DenseIndex[Array]:
+    def _dense(self, edges: EdgeKind | None) -> plans.DenseIndex[plans.Array]:
         nodes, configurations = self._now.colour_of.shape
         states = None if self._now.is_identity else self._now.colour_of
         self._now = Colouring.identity(nodes, configurations)
@@ -160,9 +146,9 @@ class _Builder:
         if edges is not None:
             neighbourhood = self._segment.edges.neighbourhood(edges)
             graph = quotient_graph(self._now, self._now, neighbourhood, edges, gradients=self._recipe.gradients)
-        return DenseIndex(states, nodes, graph)
+        return plans.DenseIndex(states, nodes, graph)
 
-    def pool(self) -> PoolIndex[Array]:
+    def pool(self) -> plans.PoolIndex[plans.Array]:
         """Return the index of the pooling, after the last step."""
         colouring, segment, gradients = self._now, self._segment, self._recipe.gradients
         pooled, configurable, parts = segment.pooled, segment.configurable, segment.parts
@@ -173,7 +159,7 @@ class _Builder:
             configurable = int(pooled[:configurable].sum())
         nodes = np.repeat(np.bincount(part, minlength=parts), count)[:, None]
         if pooled is None and colouring.is_identity and parts == 1:
-            return PoolIndex(count, nodes, None, None, None, configurable)
+            return plans.PoolIndex(count, nodes, None, None, None, configurable)
         first, first_counts = _by_part(colour_of[:varied], part[:varied], parts)
         others, other_counts = _by_part(colour_of[varied:, :1], part[varied:], parts)
         counts = np.append(first_counts, other_counts)
@@ -185,10 +171,10 @@ class _Builder:
             only, only_counts = _by_part(colour_of[:configurable], part[:configurable], parts)
             starts = np.append(0, np.cumsum(only_counts))
             of_configurable = sparse(only, starts, len(colouring), gradients=gradients)
-        return PoolIndex(count, nodes, states, filled, of_configurable, configurable)
+        return plans.PoolIndex(count, nodes, states, filled, of_configurable, configurable)
 
 
-def _by_part(colour_of: Array, part: Array, parts: int) -> tuple[Array, Array]:
+def _by_part(colour_of: plans.Array, part: plans.Array, parts: int) -> tuple[plans.Array, plans.Array]:
     """Return (nodes, configurations) colours by segment and then by configuration, and the length of each such list."""
     sizes = np.bincount(part, minlength=parts)
     blocks = np.split(colour_of[np.argsort(part, kind="stable")], np.cumsum(sizes)[:-1])
@@ -196,16 +182,16 @@ def _by_part(colour_of: Array, part: Array, parts: int) -> tuple[Array, Array]:
 
 
 def sparse(
-    column: Array, starts: Array, columns: int, weight: Array | None = None, *, gradients: bool = True
-) -> Sparse[Array]:
+    column: plans.Array, starts: plans.Array, columns: int, weight: plans.Array | None = None, *, gradients: bool = True
+) -> plans.Sparse[plans.Array]:
     """Return a matrix of `columns` from entries by row, (rows + 1,) `starts` as in CSR; by columns for gradients."""
     # 32 bits suffice for every matrix that fits into memory.
     column, starts = column.astype(np.int32, copy=False), starts.astype(np.int32, copy=False)
     if not gradients:
-        return Sparse(column, starts[:-1], weight, None, None, None)
+        return plans.Sparse(column, starts[:-1], weight, None, None, None)
     entry = np.arange(len(column), dtype=np.int32)
     by_column = csr_array((entry, column, starts), shape=(len(starts) - 1, columns)).tocsc()
-    return Sparse(
+    return plans.Sparse(
         column=column,
         row_starts=starts[:-1],
         weight=weight,
@@ -215,7 +201,7 @@ def sparse(
     )
 
 
-def _roots(before: Colouring, after: Colouring, gradients: bool) -> Sparse[Array] | None:
+def _roots(before: Colouring, after: Colouring, gradients: bool) -> plans.Sparse[plans.Array] | None:
     """Return the colour before of each colour after; None if both have the same number."""
     if len(before) == len(after):
         return None
@@ -224,7 +210,7 @@ def _roots(before: Colouring, after: Colouring, gradients: bool) -> Sparse[Array
 
 def quotient_graph(
     before: Colouring, after: Colouring, neighbourhood: Neighbourhood, kind: EdgeKind, *, gradients: bool = True
-) -> Messages[Array]:
+) -> plans.Messages[plans.Array]:
     """Return the quotient graph of a layer, in the form that the layer reads.
 
     The colouring `after` is at least as fine as `before.refine` gives; `neighbourhood` has the edges of this `kind`.
@@ -248,17 +234,17 @@ def quotient_graph(
     if linear:
         weight = neighbourhood.weight[entry]
         matrix = sparse(columns, starts, kind.types * len(before), weight, gradients=gradients)
-        return QuotientGraph(matrix, copies)
+        return plans.QuotientGraph(matrix, copies)
     roots = _roots(before, after, gradients)
     if kind.form is EdgeForm.PIECES:
         bounds = _pieces(starts, max(1, len(target) // max(1, len(before))))
-        return QuotientPieces(roots, target, columns if kind.neighbour_types > 1 else source, bounds)
+        return plans.QuotientPieces(roots, target, columns if kind.neighbour_types > 1 else source, bounds)
     every = [(edge_type == direction) | (edge_type < kind.itself) for direction in range(kind.itself, kind.types)]
     directions = tuple(np.stack([source[kept], target[kept]]) for kept in every)
-    return QuotientEdges(roots, directions, tuple(neighbourhood.weight[entry[kept]] for kept in every))
+    return plans.QuotientEdges(roots, directions, tuple(neighbourhood.weight[entry[kept]] for kept in every))
 
 
-def _pieces(starts: Array, count: int) -> tuple[tuple[int, int, int, int], ...]:
+def _pieces(starts: plans.Array, count: int) -> tuple[tuple[int, int, int, int], ...]:
     """Divide the targets of edges into pieces; see `QuotientPieces`."""
     bounds: Sequence[int] = np.linspace(0, len(starts) - 1, count + 1).astype(int).tolist()
     return tuple((first, last, int(starts[first]), int(starts[last])) for first, last in pairwise(bounds))
