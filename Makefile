@@ -72,5 +72,6 @@ bench: $(READY) ## Run the benchmarks in their quick form
 	for benchmark in $$(grep -l -e --quick benchmarks/*.py); do python $$benchmark --quick || exit 1; done
 
 clean: ## Remove everything that the pipeline and the tools made, .venv included
-	rm -rf $(VENV) .venv-lower .hlorank data/raw data/features data/segments data/downloads models reports multirun
+	rm -rf $(VENV) .venv-lower .hlorank data/code data/raw data/features data/segments data/downloads models multirun
+	git clean -qfdX reports
 	rm -rf mlflow.db* mlartifacts mlruns dvc_plots report.html .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage

@@ -6,8 +6,8 @@ from dvc.utils.hydra import compose_and_dump
 
 
 def write_params(output: Path, conf: Path = Path("conf")) -> None:
-    """Write the composition of conf/config.yaml, resolved."""
-    compose_and_dump(output, str(conf.resolve()), None, "config", str(conf.resolve().parent), [])
+    """Write the composition of conf/pipeline.yaml, resolved."""
+    compose_and_dump(output, str(conf.resolve()), None, "pipeline", str(conf.resolve().parent), [])
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def _as_yaml(value: object) -> str:
 
 def _choices(group: str) -> str:
     """Return a line with the files of a group, if it is a folder of conf/ with several."""
-    names = sorted(path.stem for path in (ROOT / "conf" / group).glob("*.yaml"))
+    names = sorted(path.stem for path in (ROOT / "conf").glob(f"{group}/*.yaml")) if group else []
     if len(names) < 2:
         return ""
     defaults = OmegaConf.select(OmegaConf.load(ROOT / "conf" / "config.yaml"), "defaults")

@@ -8,21 +8,23 @@ from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-import grimp
 import pytest
 from dvc.dependency.param import ParamsDependency
 from dvc.repo import Repo
 from dvc.utils.hydra import compose_and_dump
 from hydra import compose, initialize_config_dir
+from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
+import hydra_plugins.hlorank_pipeline as pipeline_plugin
+from hlorank.config import TrainerConfig
 from hlorank.config.root import Training
 from hlorank.datasets import PROCESSED
+from hlorank.models.baselines.baseline import BASELINES
 from hlorank.stages.command import load_composed
 from scripts.params import write_params
 
 ROOT = Path(__file__).parents[1]
-STAGES = ("fetch", "featurize", "partition", "train", "evaluate")
 TINY = {
     "pipeline": {"layout": ["layout/synthetic/random"], "methods": ["gst"], "tile": []},
     "data": {"synthetic": {"train": 2, "valid": 1, "test": 1, "min_nodes": 60, "max_nodes": 90, "configurations": 24}},
@@ -33,29 +35,8 @@ TINY = {
 }
 
 
-def imported(stage: str) -> set[str]:
-    """Return the packages that a stage imports, directly or not, and its own modules, as paths."""
-    graph = grimp.build_graph("hlorank", cache_dir=None)
-    for module in graph.find_modules_directly_imported_by("hlorank"):  # for users, such as what hlorank.load needs
-        graph.remove_import(importer="hlorank", imported=module)
-    for module in {"hlorank.runs", *graph.find_descendants("hlorank.runs")}:
-        graph.remove_module(module)  # recording a run cannot change the result of a stage
-    entry = f"hlorank.stages.{stage}"
-    parts = [module.split(".") for module in {entry, *graph.find_upstream_modules(entry)}]
-    places = {"/".join(names[: 3 if names[1:2] == ["stages"] else 2]) for names in parts}
-    places = {"hlorank/__init__" if place == "hlorank" else place for place in places}
-    return {f"src/{place}" if (ROOT / "src" / place).is_dir() else f"src/{place}.py" for place in places}
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_stage_depends_on_all_packages_that_it_imports(stage: str) -> None:
-    entry = cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.load(ROOT / "dvc.yaml"), resolve=False))
-    listed = entry["stages"][stage].get("do", entry["stages"][stage])["deps"]
-    assert {place for place in listed if place.startswith("src/")} == imported(stage)
-
-
 def test_the_pipeline_has_all_methods_of_the_kind_of_each_collection() -> None:
-    overrides = {"layout": "layout/a/random", "methods": "full,gst", "tile": "tile/b,tile/c", "tile_methods": "full"}
+    overrides = {"layout": "layout:a:random", "methods": "full,gst", "tile": "tile/b,tile/c", "tile_methods": "full"}
     overrides["omit"] = "tile/b-full,layout/c/random-gst"
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         composed = compose("config", overrides=[f"pipeline.{k}=[{v}]" for k, v in overrides.items()])
@@ -63,7 +44,8 @@ def test_the_pipeline_has_all_methods_of_the_kind_of_each_collection() -> None:
     assert pipeline.collections == ["layout/a/random", "tile/b", "tile/c"]
     names = ["layout/a/random-full", "layout/a/random-gst", "tile/c-full"]
     assert list(pipeline.trainings) == names
-    assert pipeline.trainings[names[1]] == Training(collection="layout/a/random", method="gst")
+    reads = ["model", "model"]
+    assert pipeline.trainings[names[1]] == Training(collection="layout/a/random", method="gst", reads=reads)
 
 
 @pytest.mark.parametrize("folder", ["src/hlorank/__pycache__", f"data/sample/{PROCESSED}"])
@@ -86,7 +68,15 @@ class Project:
             shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
         self.sample = root / "data" / "sample" / "split.json"
         self.sample.parent.mkdir(parents=True)
-        for name in ("dvc.yaml", ".dvcignore", ".gitignore", "data/sample/split.json"):
+        (root / "scripts").mkdir()
+        for name in (
+            "dvc.yaml",
+            ".dvcignore",
+            ".gitignore",
+            "constraints.txt",
+            "data/sample/split.json",
+            "scripts/stage",
+        ):
             shutil.copy(ROOT / name, root / name)
         with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
             merged = OmegaConf.merge(compose("config", overrides=["experiment=synthetic"]), TINY)
@@ -131,22 +121,51 @@ def test_a_change_reaches_exactly_the_stages_that_read_it(tmp_path: Path) -> Non
     ):
         project.params[section][key] = value
     project.sample.write_text("{}")
+    with (tmp_path / "src/hlorank/files.py").open("a") as file:
+        file.write("# a comment\n")
     assert project.changes() == {
+        "code": {"src/hlorank"},
         "fetch": {"data/sample"},
         "featurize": {"featurize"},
         "partition": {"partition"},
-        "train": {"trainer", "baseline"},
+        "train": {"trainer.max_epochs"},  # of a network, which no setting of baselines changes
         "evaluate": {"evaluate"},
     }
 
 
-def test_the_number_of_devices_is_a_parameter_of_train(tmp_path: Path) -> None:
-    """params.yaml is composed as by `dvc exp run -S trainer.devices=2`."""
+def composed_params(folder: Path, *overrides: str) -> Path:
+    """Write params.yaml as `dvc exp run -S` does."""
+    compose_and_dump(folder / "params.yaml", str(ROOT / "conf"), None, "pipeline", None, list(overrides))
+    return folder / "params.yaml"
+
+
+def test_trainings_depend_on_the_settings_that_can_change_them(tmp_path: Path) -> None:
     Project(tmp_path)
-    with chdir(tmp_path):
-        compose_and_dump(tmp_path / "params.yaml", str(tmp_path / "conf"), None, "config", None, ["trainer.devices=2"])
-        with Repo() as repo:
-            trained = [stage for stage in repo.index.stages if stage.addressing.startswith("train@")]
-            tracked = [one for stage in trained for one in stage.deps if isinstance(one, ParamsDependency)]
-            assert len(tracked) == len(trained) > 0
-            assert {one.read_params()["trainer"]["devices"] for one in tracked} == {2}
+    overrides = "trainer.devices=2", "pipeline.methods=[gst,xgboost]", "ensemble.baselines=[analytical]"
+    composed_params(tmp_path, *overrides, "experiment=best_layout", "pipeline.tile=[]")
+    with chdir(tmp_path), Repo() as repo:
+        stages = {
+            stage.addressing.rpartition("-")[2]: stage for stage in repo.index.stages if "train@" in stage.addressing
+        }
+        params = {
+            name: next(d for d in stage.deps if isinstance(d, ParamsDependency)) for name, stage in stages.items()
+        }
+        network, trees = (params[method].read_params() for method in ("gst", "xgboost"))
+    assert ({"model", "baseline"} & network.keys(), {"model", "baseline"} & trees.keys()) == (
+        {"model", "baseline"},
+        {"baseline"},
+    )
+    trainer = {key.partition(".")[2] for key in network if key.startswith("trainer.")}
+    assert trainer == TrainerConfig.model_fields.keys() - {"accelerator", "memory_bytes", "workers"}
+    assert (network["trainer.devices"], network["kind"]) == (2, "layout")
+    assert set(BASELINES) == pipeline_plugin.BASELINES
+
+
+@pytest.mark.parametrize(
+    "override", ["method=full", "sweep.name=a", "output=a", "paths.raw=a", "+foo=1", "+method=full"]
+)
+def test_an_experiment_that_no_stage_would_see_is_refused(override: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigCompositionException) as raised:
+        composed_params(tmp_path, "seed=1", override)
+    assert override.strip("+").partition("=")[0] in str(raised.value.__cause__ or raised.value)
+    assert not (tmp_path / "params.yaml").exists()

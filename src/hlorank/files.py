@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 SHARED_VARIABLE = "HLORANK_SHARED"
 
 # Files that one package writes and others read.
-SPEC, METRICS = "spec.json", "metrics.json"
+SPEC, METRICS, SCORES = "spec.json", "metrics.json", "scores.json"
 """Specification of a folder of features, segments or a model, written last, so that a folder with it is complete; and
 figures of a stage's output, which DVC shows."""
 WEIGHTS, HISTORY, RUN = "weights.safetensors", "history.csv", "run.json"

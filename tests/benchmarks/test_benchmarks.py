@@ -1,4 +1,4 @@
-"""Benchmarks: their refusals; the folds, comparison and kept results of the cross-validation."""
+"""Benchmarks: the folds, comparison and kept results of the cross-validation."""
 
 from __future__ import annotations
 
@@ -58,25 +58,6 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return call
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "status", "shown"),
-    [
-        ("quality", ["--collection", "tile/nothing"], 2, "nothing"),
-        ("quality", ["--collection", "tile/cpu", "--show", "--results", "absent.csv"], 2, "absent.csv"),
-        ("throughput", ["--large", "1.5"], 2, "1.5"),
-        ("step_time", ["--json", "."], 1, "."),
-    ],
-)
-def test_a_mistake_is_one_line_before_anything_is_measured(
-    name: str, arguments: list[str], status: int, shown: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    outcome = run(name, *arguments)
-    assert (outcome.status, outcome.out, outcome.err.count("\n")) == (status, "", 1)
-    assert shown in outcome.err
-    assert [*tmp_path.iterdir()] == []
-
-
 def test_every_ablation_composes() -> None:
     with initialize_config_dir(str(BENCHMARKS.parent / "conf"), version_base="1.3"):
         for experiment, variants in quality.ABLATIONS.items():
@@ -127,13 +108,6 @@ def test_a_difference_in_every_family_is_ahead_and_in_one_is_level() -> None:
     assert one is not None
     assert (one.mean, one.low, one.high) == pytest.approx((0.05, 0, 0.1))
     assert one.verdict == "level"  # graphs of a family are alike: many of them are not many observations
-
-
-def test_networks_far_from_the_front_leave() -> None:
-    valid = {"kaggle_1": 0.5, "kaggle_2": 0.56, "best_layout": 0.3, "xgboost": 0.6, "random": 0.0}
-    assert quality.staying(valid) == ["kaggle_2", "best_layout", "xgboost", "random"]
-    many = {f"network {number}": 0.6 - 0.001 * number for number in range(9)}
-    assert quality.staying(many) == [*many][: quality.STAYING]
 
 
 def write(path: Path, cells: list[list[Any]], graphs: list[list[Any]]) -> Path:

@@ -6,7 +6,6 @@ import ast
 import importlib
 import re
 import tomllib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,13 +89,6 @@ def test_python_imports_what_there_is(page: str) -> None:
 @pytest.mark.parametrize("name", sorted(GENERATED.keys() - {"data/models/README.md"}))
 def test_tables_are_those_of_the_code(name: str) -> None:
     assert rewritten(name, ROOT / name) == TEXTS[name], "run `make reference`"
-
-
-def test_a_page_without_a_place_for_a_table_is_refused(tmp_path: Path) -> None:
-    page = tmp_path / "cli.md"
-    page.write_text("<!-- command: rank -->\n<!-- end -->\n")
-    with pytest.raises(ValueError, match=r"'register'.*\['rank'\]"):
-        rewritten("docs/reference/cli.md", page)
 
 
 def test_methods_and_layers_are_documented(make_model: MakeModel) -> None:

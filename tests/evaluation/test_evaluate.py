@@ -24,7 +24,7 @@ from hlorank.evaluation.graph_report import PER_GRAPH, PREDICTIONS, WRONG, per_g
 from hlorank.evaluation.submission import read_submission
 from hlorank.featurize.features import GraphFeatures
 from hlorank.featurize.featurize_graph import featurize_graph
-from hlorank.files import METRICS, RUN, DataError, read_json, write_json
+from hlorank.files import METRICS, RUN, SCORES, DataError, read_json, write_json
 from hlorank.metrics import group_medians, noise_ceiling
 from hlorank.models.serialization import sealed
 from hlorank.stages.train import train
@@ -98,6 +98,8 @@ def test_means_over_graphs_by_split_and_rows_of_graphs(tmp_path: Path) -> None:
     assert (metrics["test"]["repeat_ceiling"], found["test/kendall_tau"]) == (tau, metrics["test"]["kendall_tau"])
     assert (found["valid/skipped"], metrics["test"]["noise_ceiling"], "test/noise_ceiling" in found) == (1, None, False)
     assert all(isinstance(value, float) for value in found.values())
+    shown = {"tau": 0.0, "slowdown_1": 1.0, "slowdown_5": 0.0}
+    assert read_json(tmp_path / SCORES) == {"valid": shown, "test": shown | {"tau": 0.816, "slowdown_1": 0.0}}
 
     right, _, equal, row, hidden = table(tmp_path / PER_GRAPH)
     columns = ("split_half_tau", "noise_ceiling", "wrong_above_4", "wrong")

@@ -29,7 +29,8 @@ def repro(folder: Path, failing: str = "nothing", *added: str) -> tuple[int, str
         ["bash", SCRIPT, "2"], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     calls = (folder / "calls").read_text().splitlines() if (folder / "calls").exists() else []
-    return done.returncode, done.stdout, calls
+    assert calls[:1] in ([], ["repro --quiet code"])
+    return done.returncode, done.stdout, calls[1:]
 
 
 @pytest.mark.parametrize("added", [(), ("plots",)])

@@ -22,13 +22,14 @@ ADDRESS = re.compile(
 """Address of a collection; paths have `/` where addresses have `:`, and names of models `.`."""
 
 
-def _check_address(address: str) -> str:
+def path_of_address(address: str) -> str:
+    """Return the address of a collection as a path, the form that names folders and stages."""
     if not ADDRESS.fullmatch(address):
         raise refused("layout/<source>/<default, random or models>, or tile/<source>")
-    return address
+    return re.sub("[:.]", "/", address)
 
 
-Address = Annotated[str, AfterValidator(_check_address)]
+Address = Annotated[str, AfterValidator(path_of_address)]
 
 
 class DataConfig(Section):
@@ -165,6 +166,8 @@ class Training(Section):
     """Collection, as a path."""
     method: str
     """Method or baseline."""
+    reads: list[str]
+    """Sections that it reads besides those of all trainings: model for networks, baseline for baselines."""
 
 
 class PipelineConfig(Section):
@@ -273,7 +276,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
-        kind = self.collection.partition("/")[0].partition(":")[0]
+        kind = self.collection.partition("/")[0]
         expected = f"a {self.kind} collection, as the chosen experiment needs; change one of them"
         return self.require(self.kind in {None, kind}, "collection", expected)
 

@@ -29,6 +29,7 @@ from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.scoring import TrainedModel, load_trained
 
 SUBMISSION = "submission.csv"
+_SCORES = {"tau": "kendall_tau", "slowdown_1": "slowdown_1", "slowdown_5": "slowdown_5"}  # of scores.json
 
 _MIN_NODE_STATES = 10_000_000  # one for each node and distinct configuration; a worker takes seconds to import PyTorch
 
@@ -187,7 +188,14 @@ def evaluate_collection(
             table({"split": split, **row} for row in graph_report.mean_effects(correlations[split]))
     metrics: dict[str, Any] = {split: graph_report.mean_metrics(kind, rows[split]) for split in splits}
     files.write_json(output / METRICS, metrics | facts)
+    files.write_json(output / files.SCORES, {split: _shown(found) for split, found in metrics.items()})
     return {key.replace(".", "/"): float(value) for key, value in flatten(metrics).items() if value is not None}
+
+
+def _shown(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Return the metrics of a split that DVC compares, with digits that seldom differ between machines."""
+    figures = {name: metrics.get(key) for name, key in _SCORES.items()}
+    return {name: None if value is None else round(value, 3) for name, value in figures.items()}
 
 
 def evaluate(config: Config, model: Path, output: Path) -> dict[str, float]:
