@@ -197,10 +197,10 @@ def test_scores_are_over_the_graphs_that_all_runs_share_and_the_runs_that_have_a
 
 
 def test_folds_are_one_group_whose_scores_are_over_the_graphs_of_all() -> None:
-    taus = (({"a": 0.25, "b": 0.75}, "0"), ({"a": 0.5, "b": None}, "0"), ({"c": 0.75}, "1"))
+    taus: list[dict[str, float | None]] = [{"a": 0.25, "b": 0.75}, {"a": 0.5, "b": None}, {"c": 0.75}]
     runs = [
         training(seed=seed, taus=own, spec={"data": fold}, settings={"data.graphs": "same", "data.local.fold": fold})
-        for seed, (own, fold) in enumerate(taus)
+        for seed, (own, fold) in enumerate(zip(taus, "001", strict=True))
     ]
     group, score = group_of(*runs), score_of(*runs)
     assert (group.label, group.folds, group.repeated) == ("gst", 2, "seeds and folds")
