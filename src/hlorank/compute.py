@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class ComputeError(RuntimeError):
-    """Work that ended its worker in each attempt; the message, one line, names the graph, the reason and a remedy."""
+    """Work that cannot be done, as of a worker that dies in each attempt; the message, one line, has a remedy."""
 
 
 class _Workers(NamedTuple):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from hlorank.config import extension_point, import_plugin
 from hlorank.config.extension_point import plugin_digests
@@ -100,15 +101,16 @@ def no_safetensors(path: Path) -> None:
     write_sealed(path.parent, {**content(path.parent), "weights_sha256": sha256_file(path)})
 
 
-def half_precision(path: Path) -> None:
-    save_file({name: tensor.half() for name, tensor in load_file(path).items()}, path)
+def change_tensors(path: Path, change: Callable[[Tensor], Tensor]) -> None:
+    save_file({name: change(tensor) for name, tensor in load_file(path).items()}, path)
     write_sealed(path.parent, {**content(path.parent), "weights_sha256": sha256_file(path)})
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (half_precision, "weights 0[.].*float32.*float16"),
+        (lambda path: change_tensors(path, Tensor.half), "weights 0[.].*float32.*float16"),
+        (lambda path: change_tensors(path, lambda tensor: tensor / 0), "weights 0[.].*finite"),
         (Path.unlink, "no such file"),
         (flip_a_bit, r"sha256: expected [0-9a-f]{64}"),
         (lambda path: path.write_bytes(path.read_bytes()[:-100]), "sha256"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import hlorank
+from hlorank.compute import ComputeError
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import TileFeatures
 from hlorank.files import SPEC, read_json
@@ -25,6 +27,7 @@ from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.scoring import score_configurations
 from hlorank.models.serialization import load_model
 from hlorank.stages.train import train
+from hlorank.training import setup as training_setup
 from hlorank.training.fit_networks import ProgressBar
 from hlorank.training.ranking_module import RankingModule
 from tests.training.training_helpers import CPU, DROPOUT, WEIGHTS, History, OpenGraphs, Runs, Settings, validate_with
@@ -189,6 +192,24 @@ def test_bins_of_tiles_are_quantiles_of_train(settings: Settings, open_graphs: O
     assert all(len(some.feat) <= 100 for some in tiles if isinstance(some, TileFeatures))
     expected = np.quantile(read, [0, 0.25, 0.5, 0.75, 1], axis=0)
     np.testing.assert_allclose(cast("PiecewiseLinear", model.encoder.configuration[0]).edges, expected, rtol=1e-6)
+
+
+def test_a_training_that_diverges_ends_with_its_best_epoch_or_in_one_line(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Runs, history: History
+) -> None:
+    diverging = settings(trainer__learning_rate=1e30)
+    with pytest.raises(ComputeError, match=r"^epoch 1, step [12]: .* trainer.learning_rate=1e\+30; "):
+        train(diverging, tmp_path / "model")
+    with monkeypatch.context() as patched:
+        patched.setattr(training_setup, "rankable_graphs", lambda *_: [])
+        with pytest.raises(ComputeError, match=r"^epoch 1, step [12]: "):
+            train(diverging, tmp_path / "model")
+    assert {run.info.status for run in runs(diverging)} == {"FAILED"}
+    assert not (tmp_path / "model").exists()
+    validate_with(monkeypatch, [0.25, math.nan, 0.5])
+    assert train(settings(), tmp_path / "model") == 0.25
+    assert [row["epoch"] for row in history(tmp_path / "model")] == ["1"]
+    assert runs(diverging)[0].info.status == "FINISHED"
 
 
 def test_nothing_to_validate_on(

@@ -167,7 +167,7 @@ def load_model(folder: Path, device: torch.device) -> tuple[list[CostModel], Mod
 
 
 def _check_weights(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], members: int, path: Path) -> None:
-    """Compare names, shapes and types of weights with `expected`, of one member, before the members are built."""
+    """Check weights, which are finite, against `expected`, of one member, before the members are built."""
     if (count := members * len(expected)) != len(weights):
         described = f"the weights that {SPEC} describes, {count:,} tensors of {members:,} members"
         raise DataError("weights", described, f"{len(weights):,}", file=path)
@@ -177,3 +177,5 @@ def _check_weights(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]
             described = f"the weights that {SPEC} describes, {tensor.dtype} of shape {[*tensor.shape]}"
             shown = "none" if found is None else f"{found.dtype} of shape {[*found.shape]}"
             raise DataError(f"weights {member}.{name}", described, shown, file=path)
+        if not found.isfinite().all():
+            raise DataError(f"weights {member}.{name}", "finite numbers", "others; train again", file=path)

@@ -25,7 +25,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from hlorank.config import Config, ConfigError, TrackingConfig, load
-from hlorank.files import LOCKS, DataError, fingerprint, one_line, one_process, redact_credentials
+from hlorank.files import LOCKS, fingerprint, one_line, one_process, redact_credentials
 from hlorank.metrics import BEST_TAU, TRAIN_SECONDS
 from hlorank.runs import store
 from hlorank.terminal import Column, print_table
@@ -271,9 +271,8 @@ class SweepRun(Callback):
         # Before the store is used: if the store is down, the other jobs must still continue.
         job_return.status, job_return.return_value = JobStatus.COMPLETED, None
         if not isinstance(error, store.Pruned):
-            unexpected = not isinstance(error, ConfigError | DataError)
-            details = redact_credentials("".join(["\n", *traceback.format_exception(error)])) if unexpected else ""
-            log.error("failed: %s%s", one_line(error), details.rstrip())
+            details = "\n" + "".join(traceback.format_exception(error)) if store.error_lines(error) is None else ""
+            log.error("failed: %s%s", one_line(error), redact_credentials(details).rstrip())
             client = MlflowClient(store.tracking_uri(config.tracking))
             _record_failure(client, parent, config.hydra.overrides.task, error)
 

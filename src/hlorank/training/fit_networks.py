@@ -22,6 +22,7 @@ from lightning.pytorch.plugins import TorchCheckpointIO
 from lightning.pytorch.strategies import DDPStrategy
 from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
+from hlorank.compute import ComputeError
 from hlorank.files import DataError, write_atomic
 from hlorank.metrics import TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU
 from hlorank.models.cost_model import CostModel
@@ -88,6 +89,30 @@ class EpochHistory(Callback):
         self.rows.append(row)
         shown = "" if tau is None else f", validation Kendall tau {float(tau):.3f}"
         log.info("epoch %d of %d: loss %.4f%s", row["epoch"], trainer.max_epochs, row["train_loss"], shown)
+
+
+class Divergence(Callback):
+    """End of a training that diverges, after the epoch and so on all ranks, before callbacks record the epoch."""
+
+    def on_train_epoch_start(self, *_: Any) -> None:
+        """Start to collect which losses are finite, on their device, as reading them would hold up the steps."""
+        self._finite = list[torch.Tensor]()
+
+    def on_train_batch_end(self, _: Any, __: Any, outputs: Any, *___: Any) -> None:
+        """Note the loss of a graph."""
+        self._finite.append(torch.isfinite(outputs["loss"]))
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Check the means over graphs and ranks."""
+        module: Any = pl_module
+        found = [(name, trainer.callback_metrics.get(name)) for name in (module.loss_metric, module.tau_metric)]
+        for name, value in found:
+            if value is not None and not value.isfinite():
+                settings, graph = module.settings, int(torch.stack(self._finite).sum())
+                step = min(graph // settings.graphs_per_step + 1, settings.steps_per_epoch)
+                place = f"epoch {trainer.current_epoch + 1}, step {step}: {name} is {float(value)}"
+                remedy = "lower it or trainer.gradient_clip, or raise trainer.warmup"
+                raise ComputeError(f"{place} with trainer.learning_rate={settings.learning_rate:g}; {remedy}")
 
 
 class IdentifiedCheckpoints(TorchCheckpointIO):
@@ -206,7 +231,7 @@ def _run(
         num_sanity_val_steps=0,
         limit_val_batches=1.0 if validated else 0,  # Lightning warns of empty data
         logger=logger or False,
-        callbacks=[*more, *callbacks, *[ProgressBar()] * shows_progress],
+        callbacks=[Divergence(), *more, *callbacks, *[ProgressBar()] * shows_progress],
         enable_progress_bar=shows_progress,
         enable_model_summary=False,
         log_every_n_steps=settings.steps_per_epoch,
@@ -218,6 +243,10 @@ def _run(
         except SystemExit:  # Lightning ends the process at Ctrl-C
             log.info("interrupted: the same command continues after the last complete epoch")
             raise KeyboardInterrupt from None
+        except ComputeError as error:  # of Divergence
+            if not (validated and best.best_model_path):
+                raise
+            log.warning("%s; the best epoch before is kept", error)
     weights = torch.load(best.best_model_path, weights_only=True, map_location=module.device)["state_dict"]
     module.load_state_dict(weights)
     return trainer.global_step, float(cast("torch.Tensor", best.best_model_score)) if validated else None

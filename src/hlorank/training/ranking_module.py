@@ -112,7 +112,8 @@ class RankingModule(lightning.LightningModule):
         if not isinstance(ranking, Idle):
             graph, chosen, labels = ranking
             scores = score_configurations(self.model, graph, chosen, self._memory_bytes, self._validation_plans)
-            tau = self.ranks.count * kendall_tau(scores, labels)  # as in a training step
+            tau = kendall_tau(scores, labels) if np.isfinite(scores).all() else math.nan
+            tau *= self.ranks.count  # as in a training step
         tensor = torch.tensor(tau, device=self.device)  # NCCL adds up what is on a GPU only
         self.log(VALID_TAU, tensor, on_step=False, on_epoch=True, batch_size=1, sync_dist=True)
 

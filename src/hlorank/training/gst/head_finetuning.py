@@ -101,8 +101,8 @@ class HeadModule(lightning.LightningModule):
     def validation_step(self, ranking: Aggregates, _: int) -> None:
         """Compute the Kendall tau of one validation graph."""
         scores = self.model.score(ranking.total, ranking.segments).double().cpu().numpy()
-        tau = torch.tensor(kendall_tau(scores, ranking.labels))
-        self.log(HEAD_TAU, tau, on_step=False, on_epoch=True, batch_size=1)
+        tau = kendall_tau(scores, ranking.labels) if np.isfinite(scores).all() else np.nan
+        self.log(HEAD_TAU, torch.tensor(tau), on_step=False, on_epoch=True, batch_size=1)
 
     def progress(self) -> float:
         """Return the finished share of the steps."""
