@@ -8,10 +8,13 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import optuna
+import psutil
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
@@ -20,7 +23,7 @@ from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
 from hlorank.config import Config
-from hlorank.files import RUN, one_process, read_json, write_json
+from hlorank.files import RUN, fingerprint, one_process, read_json, write_json
 from hlorank.models.serialization import load_model
 from hlorank.runs import training as training_module
 from hlorank.runs.search import open_study
@@ -75,6 +78,8 @@ def test_parameters_metrics_and_artifacts_of_a_run(
     values = {"trainer.max_epochs": "3", "model.pooling": "['mean', 'max']", "partition.max_nodes": "20", "seed": "0"}
     values |= {"data.origin": "synthetic", "data.synthetic.train": "3"}
     assert {key: parameters[key] for key in values} == values
+    libraries = {f"libraries.{name}": version(name) for name in ("torch", "torch-geometric", "numpy", "scikit-learn")}
+    assert libraries.items() <= tags.items() & read_json(folder / RUN).items()
     own = {"model", "segments", "loss", "trainer", "ensemble", "evaluate"}
     sections = {key.partition(".")[0] for key in parameters}
     assert sections == {"collection", "method", "seed", "data", "featurize", "partition"} | own
@@ -160,14 +165,16 @@ def test_a_search_prunes_a_poor_training(
     assert not list((tmp_path / "state" / "training").iterdir())
 
 
+@pytest.mark.parametrize("lock", ["training", "output"])
 def test_one_process_at_a_time_runs_a_training(
-    config: Config, tmp_path: Path, client: MlflowClient, parent: str, caplog: pytest.LogCaptureFixture
+    lock: str, config: Config, tmp_path: Path, client: MlflowClient, parent: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The process that waited takes the result of the other one."""
     taus, key = list[float | None](), prepare_module.prepare(config, ALONE).key
+    name = key if lock == "training" else fingerprint(str(tmp_path / "model"))
     client.log_text(parent, "{}", "model/spec.json")
     thread = threading.Thread(target=lambda: taus.append(train(config, tmp_path / "model")))
-    with caplog.at_level(logging.INFO), one_process(tmp_path / "state" / "locks" / key, "it"):
+    with caplog.at_level(logging.INFO), one_process(tmp_path / "state" / "locks" / name, "it"):
         thread.start()
         while "waiting for it" not in caplog.text:
             time.sleep(0.01)
@@ -199,13 +206,20 @@ def test_dvc_gets_the_result_of_a_training_whose_end_it_did_not_record(
     assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == files
     assert len(runs(config)) == 1
 
-    with monkeypatch.context() as patched:
-        patched.setattr(prepare_module, "code_digest", lambda *_: "f" * 64)
-        assert train(config, tmp_path / "model") == best, "by other code it is another training"
-    assert len(runs(config)) == 2
+    others: list[tuple[Any, str, Any]] = [(prepare_module, "code_digest", lambda *_: "f" * 64)]
+    others.append((prepare_module, "version", lambda _: "1.7"))
+    for option in ("--force", "-sf"):  # of the process that starts the shell of the stage
+        calls = [None, ["/bin/python", "/bin/dvc", "repro", option]]
+        parents = [Mock(as_dict=Mock(return_value={"cmdline": call})) for call in calls]
+        others.append((psutil.Process, "parents", Mock(return_value=parents)))
+    for number, (owner, name, value) in enumerate(others, start=2):
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, value)
+            assert train(config, tmp_path / "model") == best, "it is another training, or has to be done again"
+        assert len(runs(config)) == number
     shutil.rmtree(tmp_path / "artifacts")
     assert train(config, tmp_path / "model") == best, "without the model in the store, it is trained again"
-    assert len(runs(config)) == 3
+    assert len(runs(config)) == 6
 
 
 def test_checkpoints_of_other_code_are_removed(

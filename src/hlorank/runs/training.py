@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -14,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+import psutil
 from filelock import FileLock, Timeout
 
 from hlorank import files
@@ -60,7 +62,8 @@ def training(config: Config, setup: Setup, output: Path, ranks: ProcessGroup) ->
     """Open the run of a training, which no other process runs meanwhile, and whose output no other process writes.
 
     A training that has finished before is not repeated: in a sweep, and for a process that waited for another one with
-    the same training, and under DVC, which starts a training again if it was killed before it recorded the end.
+    the same training, and under DVC without --force, which starts a training again if it was killed before it recorded
+    the end.
     Checkpoints are removed at the end. All ranks call this; only rank 0 writes.
     """
     run = TrainingRun(None, Path(config.paths.state) / "training" / setup.key, ranks)
@@ -84,7 +87,7 @@ def _opened(config: Config, setup: Setup, output: Path, run: TrainingRun) -> Ite
         files.one_process(folder_lock, f"a stage that writes {output}") as waited_for_folder,
         files.one_process(locks / setup.key, "this training") as waited_for_training,
     ):
-        if in_sweep() or waited_for_folder or waited_for_training or "DVC_STAGE" in os.environ:  # which DVC sets
+        if in_sweep() or waited_for_folder or waited_for_training or _continued_by_dvc():
             run.tau = _finished(config.tracking, setup.key, output)
         if run.tau is not None:
             shutil.rmtree(run.folder, ignore_errors=True)  # a process was killed between its record and this
@@ -109,6 +112,15 @@ def _opened(config: Config, setup: Setup, output: Path, run: TrainingRun) -> Ite
                 shutil.rmtree(run.folder)
                 raise
         shutil.rmtree(run.folder)
+
+
+def _continued_by_dvc() -> bool:
+    """Return whether DVC started this process, and without --force, of which it tells no stage."""
+    if "DVC_STAGE" not in os.environ:
+        return False
+    calls = [parent.as_dict(["cmdline"])["cmdline"] or [] for parent in psutil.Process().parents()]
+    words = [word for call in calls if "dvc" in {Path(word).name for word in call} for word in call]
+    return not any(re.fullmatch("--force|-[a-zA-Z]*f[a-zA-Z]*", word) for word in words)
 
 
 def _finished(config: TrackingConfig, key: str, output: Path) -> float | None:
@@ -166,6 +178,7 @@ def _tracked(config: Config, setup: Setup, state: Path) -> Iterator[str]:
         store.FEATURES: graphs.fingerprint,
         store.NOTE: note[: store.NOTE_LENGTH],
         **({EXPERIMENT: name} if (name := chosen_experiment()) else {}),
+        **setup.libraries,
         **job_tags(),
     }
     earlier = files.read_json(state / files.RUN)["run_id"] if (state / files.RUN).exists() else None
@@ -222,7 +235,7 @@ def _record(setup: Setup, output: Path, run_id: str, trained: Trained) -> None:
     files.write_text(output / files.HISTORY, pd.DataFrame(rows, columns=_COLUMNS).to_csv(index=False))
     run: dict[str, Any] = {"run_id": run_id, "tracking_uri": files.redact_credentials(mlflow.get_tracking_uri())}
     run |= {EXPERIMENT: chosen_experiment(), "model": files.read_json(output / files.SPEC)["spec_sha256"]}
-    files.write_json(output / files.RUN, run)
+    files.write_json(output / files.RUN, run | setup.libraries)
     mlflow.log_artifacts(str(output), "model")
     if trained.members:
         parameters = sum(parameter.numel() for member in trained.members for parameter in member.parameters())

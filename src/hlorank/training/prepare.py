@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import import_module
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -13,13 +15,13 @@ from threadpoolctl import threadpool_limits
 from hlorank.config import Config, ConfigError
 from hlorank.data.splits import make_folds
 from hlorank.files import code_digest, counted, flatten
-from hlorank.models.baselines.baseline import BASELINES
+from hlorank.models.baselines.baseline import BASELINES, XGBOOST
 from hlorank.training.baselines.fit_baseline import RECIPES, check_baseline
 from hlorank.training.losses import make_loss
 from hlorank.training.methods import AUTO, Method
 from hlorank.training.process_group import ALONE, ProcessGroup
 from hlorank.training.sampling import Stream, seed_sequence
-from hlorank.training.setup import Member, Setup, open_setup
+from hlorank.training.setup import LIBRARIES, Member, Setup, open_setup
 from hlorank.training.step_plans import StepMemory, measure_step
 from hlorank.version import __version__
 
@@ -47,8 +49,7 @@ def prepare(config: Config, ranks: ProcessGroup) -> Setup:
         setup = _prepare_baseline(config) if config.method in BASELINES else _prepare_networks(config, ranks)
         for name, reason in setup.graphs.store.skipped("train").items():
             log.warning("%s: training skips the graph %s: %s", setup.spec.collection, name, reason)
-    versions = {"hlorank": __version__, "code of hlorank": code_digest("hlorank")[:16], "torch": torch.__version__}
-    ranks.check_equal({**versions, **setup.identity})
+    ranks.check_equal({"hlorank": __version__, "code of hlorank": code_digest("hlorank")[:16], **setup.identity})
     return setup
 
 
@@ -155,6 +156,11 @@ def _check_networks(setup: Setup) -> tuple[Method, StepMemory | None]:
 
 
 def _origin(setup: Setup) -> Mapping[str, Any]:
-    """Return what a result depends on besides settings: the data, and the code of hlorank and of plugins."""
-    code = code_digest(*CODE)[:16]
-    return {"data": setup.spec.data, "version": __version__, "code": code, **setup.spec.plugins}
+    """Return what a result depends on besides settings: the data, and the code of hlorank, plugins and libraries."""
+    config, code = setup.config, code_digest(*CODE)[:16]
+    names = ["numpy", "scikit-learn", "scipy"]
+    names += [] if config.method in BASELINES else ["lightning", "torch", "torch-geometric"]
+    libraries = {f"{LIBRARIES}{name}": version(name) for name in names}
+    if XGBOOST in {config.method, *config.ensemble.baselines}:  # of one of several distributions
+        libraries[f"{LIBRARIES}xgboost"] = import_module("xgboost").__version__
+    return {"data": setup.spec.data, "version": __version__, "code": code, **setup.spec.plugins, **libraries}

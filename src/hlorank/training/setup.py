@@ -24,6 +24,8 @@ from hlorank.training.sampling import rankable_graphs
 from hlorank.training.step_plans import StepMemory
 from hlorank.version import __version__
 
+LIBRARIES = "libraries."  # of names of versions in the identity of a training
+
 
 @dataclass(frozen=True)
 class Member:
@@ -56,8 +58,13 @@ class Setup:
     @property
     def key_without_code(self) -> str:
         """The key of the same training by any code."""
-        code = {"version", "code", *self.spec.plugins}
+        code = {"version", "code", *self.spec.plugins, *self.libraries}
         return fingerprint({name: value for name, value in self.identity.items() if name not in code})
+
+    @property
+    def libraries(self) -> dict[str, str]:
+        """The versions of libraries that the result depends on."""
+        return {name: value for name, value in self.identity.items() if name.startswith(LIBRARIES)}
 
 
 def open_setup(config: Config) -> Setup:
