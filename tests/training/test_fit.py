@@ -73,6 +73,7 @@ def test_the_files_of_a_training(
         "tracking_uri": config.tracking.uri,
         "experiment": None,
         "model": read_json(tmp_path / "model" / SPEC)["spec_sha256"],
+        **{name: version for name, version in run.data.tags.items() if name.startswith("libraries.")},
     }
 
 
