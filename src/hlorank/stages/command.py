@@ -51,9 +51,8 @@ ALWAYS_READ = ("plugins", "collection", "kind", "output", "paths", "experiment",
 """Keys that every stage accepts; files of the last two groups set keys of several stages."""
 
 _MULTIRUN = frozenset({"-m", "--multirun"})
-hydra_utils.is_under_debugger = lambda: (
-    True
-)  # so that Hydra raises its errors, and `stage` reports them in single lines
+# Hydra raises its errors, as in a debugger, and `stage` reports them in single lines.
+hydra_utils.is_under_debugger = lambda: True
 
 
 def stage(
