@@ -17,7 +17,6 @@ import examples.zoo
 from examples.zoo import layers, programs
 from examples.zoo.__main__ import main
 from examples.zoo.catalog import CATALOG
-from examples.zoo.families import gru, lstm
 from examples.zoo.model import Model, Parameters, floats, forward_program, train_program
 from hlorank_collect.program import user_program
 
@@ -98,37 +97,3 @@ def test_data_layouts_agree(layer: Callable[..., Any]) -> None:
     moved = [np.transpose(array, (3, 2, 0, 1)) if array.ndim == 4 else array for array in arrays]  # HWIO to OIHW
     outputs, _ = run(lambda p, x: layer(p, x, "NCHW"), images.transpose(TO_NCHW), arrays=moved)
     np.testing.assert_allclose(outputs, expected.transpose(TO_NCHW), atol=1e-5)
-
-
-def time_first(x: Any) -> Any:
-    return np.swapaxes(x, 0, 1)
-
-
-@pytest.mark.parametrize("options", [{}, {"causal": True, "rotary": True}])
-def test_transposed_and_contracted_attention_agree(options: dict[str, bool]) -> None:
-    def attend(axes: str, transposed: bool) -> Callable[[Parameters, Any], Any]:
-        return lambda p, x: layers.attention(p, x, 2, axes=axes, transposed=transposed, **options)
-
-    x = floats(3, 5, 8)
-    expected, arrays = run(attend("bt", True), x)
-    for axes, transposed in (("bt", False), ("tb", True), ("tb", False)):
-        swap = time_first if axes == "tb" else np.asarray
-        outputs, _ = run(attend(axes, transposed), swap(x), arrays=arrays)
-        np.testing.assert_allclose(swap(outputs), expected, atol=1e-5)
-    later = x.copy()
-    later[:, 3:] += 1
-    changed = np.abs(run(attend("bt", True), later, arrays=arrays)[0] - expected)
-    assert (changed[:, :3].max() < 1e-6) == options.get("causal", False)
-    assert changed[:, 3:].max() > 0.01
-
-
-@pytest.mark.parametrize("family", [lstm, gru])
-def test_forms_of_a_recurrence_agree(family: Callable[..., Model]) -> None:
-    config = {"axes": "bt", "batch": 3, "time": 3, "width": 5, "layers": 1}
-    function, (arrays, x) = forward_program(family(**config))
-    expected = np.asarray(jax.jit(function)(arrays, x))
-    assert expected.shape == (3, 3, 100)
-    for other in ({"scan": True}, {"axes": "tb"}):
-        function, _ = forward_program(family(**config | other))
-        swap = time_first if other.get("axes") == "tb" else np.asarray
-        np.testing.assert_allclose(swap(jax.jit(function)(arrays, swap(x))), expected, atol=1e-5)
