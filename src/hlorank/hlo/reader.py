@@ -59,7 +59,7 @@ class Record:
 
 
 DUMPS = ("before_layout-assignment", "before_optimizations")
-"""Stages of XLA's dumps, in order of preference: of a folder the first stage is taken that it has."""
+"""Stages of XLA's dumps, in order of preference: of a module the first stage is taken that was dumped."""
 
 
 def _stage(path: Path) -> str:
@@ -80,7 +80,7 @@ def program_files(folder: Path, dump: str | None = None) -> list[Path]:
     These are *.hlo.pb if there are any, as compilers dump other *.pb too, else *.pb; and files of HLO text and
     StableHLO, without programs that are also there as a protobuf. Any of them may be compressed. Of the dumps of one
     module at several stages, such as module_0001.jit_f.before_optimizations.txt, one stage is taken: `dump` is the end
-    of its name (- and _ alike), None the first of DUMPS.
+    of its name (- and _ alike), None the first of DUMPS that the module has.
     """
 
     def found(*patterns: str) -> list[Path]:
@@ -93,8 +93,10 @@ def program_files(folder: Path, dump: str | None = None) -> list[Path]:
     # XLA writes layout-assignment, and Python's names have _ for -.
     stages = {path: _stage(path).replace("-", "_") for path in programs}
     ends = [end.replace("-", "_") for end in (DUMPS if dump is None else (dump,))]
-    chosen_end = next((end for end in ends if any(stage.endswith(end) for stage in stages.values())), ends[-1])
-    chosen = [path for path, stage in stages.items() if not stage or stage.endswith(chosen_end)]
+    module = {path: graph_name(path).removesuffix(_stage(path)) for path in programs}
+    has = {(module[path], end) for path, stage in stages.items() for end in ends if stage.endswith(end)}
+    first = {name: next((end for end in ends if (name, end) in has), ends[-1]) for name in module.values()}
+    chosen = [path for path, stage in stages.items() if not stage or stage.endswith(first[module[path]])]
     others = sorted(path.name for path in {*folder.glob("*")}.difference(programs) if path.is_file())
     left_out = Counter({"other stages": len(programs) - len(chosen)})
     left_out.update(map(_kind, others))
