@@ -164,6 +164,7 @@ def test_final_errors_are_raised_at_once_in_one_line_without_credentials_and_cro
     server.files["file?token=secret"] = CONTENT
     server.reason = "\x1b[31m" + "x" * 5000
     faults = {r"HTTP 404 .*\\x1b.*check the base URL": Fault(404), "gzip": Fault(200, {"Content-Encoding": "gzip"})}
+    faults["a page"] = Fault(200, {"Content-Type": "text/html; charset=utf-8"})
     for reason, fault in faults.items():
         server.faults += [Fault(stop_after=CHUNK), Fault(503), fault]
         with pytest.raises(DownloadError, match=rf"^http://\*\*\*@127\..*{reason}") as failure:
@@ -174,9 +175,9 @@ def test_final_errors_are_raised_at_once_in_one_line_without_credentials_and_cro
         assert str(pickle.loads(pickle.dumps(failure.value))) == message
         names = [path.name for path in target.parent.iterdir()]
         assert not any("secret" in text for text in [message, *caplog.messages, *names])
-    assert len(caplog.messages) == 4
+    assert len(caplog.messages) == 6
     download(url, target, retries=0, timeout=5)
-    assert server.ranges_asked[-1] == f"bytes={2 * CHUNK}-"
+    assert server.ranges_asked[-1] == f"bytes={3 * CHUNK}-"
 
 
 def test_the_number_of_bytes_is_bounded(server: Server, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:

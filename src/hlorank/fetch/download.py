@@ -130,6 +130,9 @@ def _appended(url: str, target: Path, response: requests.Response, known: Path |
         raise DownloadError.of(url, reason)
     if (encoding := headers.get("Content-Encoding", "identity")) != "identity":
         raise DownloadError.of(url, f"the server sends the file in the encoding {encoding}; use another one")
+    if headers.get("Content-Type", "").startswith("text/html"):
+        reason = "the server sends a page in place of the file, as a proxy does; check the base URL and the network"
+        raise DownloadError.of(url, reason)
     if status == HTTPStatus.OK:
         start, length = 0, _LENGTH.fullmatch(headers.get("Content-Length", ""))
     else:
