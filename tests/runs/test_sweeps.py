@@ -160,6 +160,10 @@ def test_a_sweep_continues_under_its_name(call: Call, client: MlflowClient, caps
     (parent,) = sweeps(client)
     assert (parent.info.status, parent.info.run_name) == ("KILLED", "sweep one")
     assert len(jobs(client, parent)) == 2
+    assert call("compute=serial,no", "sweep.name=one") == 2
+    assert [run.info.status for run in sweeps(client)] == ["KILLED"]
+    table = job_table(client, parent.info.run_id)
+    assert sorted(table["state"] + table["reason"].str[:6]) == ["failedConfig", "finished"]
     assert call("seed=0,1,2", "sweep.name=one", task=(counted := Counted())) == 0
     (again,) = sweeps(client)
     assert (again.info.run_id, again.info.status) == (parent.info.run_id, "FINISHED")
@@ -222,6 +226,9 @@ def test_a_search(call: Call, client: MlflowClient) -> None:
         assert next(iter(rows[0])) == "model.width"
         assert len(rows) == 5
     assert {row["state"] for row in rows} == {"finished", "pruned"}
+    for name in ("s", "new"):  # a mistake before any job leaves no trace
+        assert call("hparams_search=optuna", f"sweep.name={name}", "hydra.sweeper.n_jobs=0", *space) == 2
+        assert [(run.info.run_id, run.info.status) for run in sweeps(client)] == [(parent.info.run_id, "FINISHED")]
     distances = [abs(int(row["model.width"]) - 30) for row in rows]
     assert distances[0] == min(distances)
 
@@ -236,6 +243,8 @@ def test_mistakes_are_one_line_and_nothing_is_trained(call: Call, capsys: pytest
         ([f"tracking.uri={CLOSED}"], 1, "***@127.0.0.1:1/searches: "),
         ([f"tracking.uri={CLOSED.replace('me', 'me:secret')}"], 2, "tracking.uri"),
         (["sweep.name=a/b"], 2, "sweep.name=a/b"),
+        (["seed=0,1", "output=there"], 2, "output=there"),
+        (["hydra.run.dir=there"], 2, "hydra.run.dir=there"),
         (["trainer.max_epochs=many"], 2, "trainer.max_epochs"),
     ):
         assert call(*arguments, task=lambda _: pytest.fail("a training began")) == status

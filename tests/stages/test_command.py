@@ -55,7 +55,7 @@ def call(written: list[Path], monkeypatch: pytest.MonkeyPatch) -> Call:
             written.append(output)
             return task(config)
 
-        monkeypatch.setattr(sys, "argv", ["stage", *arguments, *QUIET, "hydra.run.dir=run", "hydra.sweep.dir=sweep"])
+        monkeypatch.setattr(sys, "argv", ["stage", *arguments, *QUIET, "hydra.sweep.dir=sweep"])
         stage(reads=Config.model_fields, writes="models")(recording)()
         return seen
 

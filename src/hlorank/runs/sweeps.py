@@ -98,13 +98,14 @@ def _record_failure(client: Any, parent: str, overrides: Iterable[str], error: E
     client.set_terminated(run.info.run_id, "FAILED")
 
 
-def _retry(client: Any, parent: str) -> None:
-    """Forget the failures of a sweep, before its jobs are tried again."""
-    for run in tagged_runs(client, parent):
-        if _REASON in run.data.tags:
-            client.delete_tag(run.info.run_id, _REASON)
-            if not run.data.params:  # the job failed before it had a training
-                client.delete_run(run.info.run_id)
+def _retry(client: Any, parent: str) -> list[Any]:
+    """Forget the failures of a sweep, before its jobs are tried again, and return their runs."""
+    failures = [run for run in tagged_runs(client, parent) if _REASON in run.data.tags]
+    for run in failures:
+        client.delete_tag(run.info.run_id, _REASON)
+        if not run.data.params:  # the job failed before it had a training
+            client.delete_run(run.info.run_id)
+    return failures
 
 
 def tagged_runs(client: Any, parent: str) -> list[Any]:
@@ -202,18 +203,38 @@ class Sweep:
         interrupted = f"tags.`{_KEY}` = '{key}' and attributes.status != 'FINISHED' and attributes.status != 'FAILED'"
         query = f"tags.`{store.NAME}` = '{name}'" if name else interrupted
         earlier = client.search_runs([experiment], query, max_results=1, order_by=["attributes.start_time DESC"])
+        self._status: str | None = earlier[0].info.status if earlier else None
+        self._failures: list[Any] = []
         if earlier:
             self.run_id: str = earlier[0].info.run_id
             log.info("the sweep continues: run %s", self.run_id)
-            _retry(client, self.run_id)
+            self._failures = _retry(client, self.run_id)
             client.update_run(self.run_id, status="RUNNING")
         else:
             tags = {store.SWEEP: command, _KEY: key} | ({store.NAME: name} if name else {})
             run = client.create_run(experiment, run_name=f"sweep {name or command}"[: store.NAME_LENGTH], tags=tags)
             self.run_id = run.info.run_id
+        self._before = self._jobs()
+
+    def _jobs(self) -> list[tuple[str, str, int]]:
+        return [(run.info.run_id, run.info.status, run.info.end_time) for run in tagged_runs(self._client, self.run_id)]
+
+    def _undo(self) -> None:
+        """Leave the store as it was before a command that began no job."""
+        for failure in self._failures:
+            self._client.restore_run(failure.info.run_id)
+            self._client.set_tag(failure.info.run_id, _REASON, failure.data.tags[_REASON])
+        if self._status is None:
+            self._client.delete_run(self.run_id)
+        else:
+            self._client.update_run(self.run_id, status="KILLED" if self._status == "RUNNING" else self._status)
 
     def close(self, completed: bool) -> int:
         """Write and print tables and failures, and return the number of jobs that failed or were interrupted."""
+        if not completed and self._jobs() == self._before:
+            self._undo()
+            self._lock.close()
+            return 0
         client, table = self._client, job_table(self._client, self.run_id)
         jobs, seeds = table.drop(columns="reason"), seed_table(table)
         failures = table.assign(job=job_names(table))[table["state"].isin(["failed", "interrupted"])]

@@ -147,6 +147,10 @@ def _check(arguments: Sequence[str], name: str, reads: Sequence[str]) -> None:
     for argument in arguments:
         key, separator, _ = argument.lstrip("+~").partition("=")
         key, section = key.partition("@")[0], key.partition(".")[0].partition("@")[0]
+        if key == "output" and {*_MULTIRUN} & {*arguments}:
+            raise ConfigError(f"{argument}: leave it out; each job of a multirun has a folder of its own")
+        if key == "hydra.run.dir" and not argument.endswith("=."):
+            raise ConfigError(f"{argument}: leave it out; output is the folder that a stage writes")
         if not separator or section not in Config.model_fields:
             continue
         if key in {"tracking.uri", "sweep.storage"} and PASSWORD.search(argument):  # Hydra would write it
