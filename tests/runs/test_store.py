@@ -105,8 +105,7 @@ def test_each_configuration_has_its_own_store_which_the_variable_overrides(
 
 
 @pytest.mark.parametrize(
-    ("uri", "located"),
-    [("postgresql+psycopg://127.0.0.1/mlflow", True), ("http://me:secret@127.0.0.1:5000", False)],
+    ("uri", "located"), [("postgresql+psycopg://127.0.0.1/mlflow", True), ("http://me:secret@127.0.0.1:5000", False)]
 )
 def test_only_databases_get_an_artifact_location(
     uri: str, located: bool, tracking: TrackingConfig, monkeypatch: pytest.MonkeyPatch

@@ -206,8 +206,7 @@ def test_dvc_gets_the_result_of_a_training_whose_end_it_did_not_record(
     assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == files
     assert len(runs(config)) == 1
 
-    others: list[tuple[Any, str, Any]] = [(prepare_module, "code_digest", lambda *_: "f" * 64)]
-    others.append((prepare_module, "version", lambda _: "1.7"))
+    others: list[Any] = [(prepare_module, name, lambda *_: "f" * 64) for name in ("code_digest", "version")]
     for option in ("--force", "-sf"):  # of the process that starts the shell of the stage
         calls = [None, ["/bin/python", "/bin/dvc", "repro", option]]
         parents = [Mock(as_dict=Mock(return_value={"cmdline": call})) for call in calls]

@@ -206,11 +206,9 @@ def test_a_training_that_diverges_ends_with_its_best_epoch_or_in_one_line(
         with pytest.raises(ComputeError, match=r"^epoch 1, step [12]: "):
             train(diverging, tmp_path / "model")
     assert {run.info.status for run in runs(diverging)} == {"FAILED"}
-    assert not (tmp_path / "model").exists()
     validate_with(monkeypatch, [0.25, math.nan, 0.5])
     assert train(settings(), tmp_path / "model") == 0.25
-    assert [row["epoch"] for row in history(tmp_path / "model")] == ["1"]
-    assert runs(diverging)[0].info.status == "FINISHED"
+    assert (len(history(tmp_path / "model")), runs(diverging)[0].info.status) == (1, "FINISHED")
 
 
 def test_nothing_to_validate_on(
