@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -90,12 +91,8 @@ def test_an_error_keeps_its_message(
     assert (treated, type(error), str(error)[: len(message)]) == ([], kind, message)
 
 
-def test_a_result_that_cannot_be_sent_is_named_and_ends_no_worker() -> None:
-    assert work.treated_and_error(threading.Thread, range(1), TWO)[1].__notes__ == ["test: 0"]
-    assert [*map_graphs(work.even, [2], TWO, "test")] == [2]
-
-
 def test_the_work_of_a_dead_worker_is_repeated_and_a_graph_that_always_ends_it_is_named(tmp_path: Path) -> None:
+    assert work.treated_and_error(threading.Thread, range(1), TWO)[1].__notes__ == ["test: 0"], "it cannot be sent"
     treated, error = work.treated_and_error(partial(work.die, folder=tmp_path, deaths={2: 1, 5: 9}), range(60), ONCE)
     assert treated == [item for item in range(60) if item != 5]
     assert len([*tmp_path.iterdir()]) < 120, "results before a death are kept"
@@ -231,6 +228,19 @@ def test_nodes_of_a_ray_cluster_do_and_report_what_one_process_does(
     main = "import sys; from hlorank.cli.main import main; sys.exit(main())"
     rank = [main, "rank", f"--model={linear_model()}", "--json", *files]
     assert shown(*rank) == shown(*rank, f"--ray={cluster}")
+
+
+def test_the_death_of_the_local_node_ends_the_work_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray, task = pytest.importorskip("ray"), Mock()
+    call = Mock(**{"exception.return_value": ray.exceptions.LocalRayletDiedError()})
+    remote = task.options.return_value.remote
+    remote.return_value.future.return_value.add_done_callback.side_effect = lambda finish: finish(call)
+    nodes = [{"Alive": True, "Resources": {"CPU": 1}}]
+    for name, value in (("remote", task), ("is_initialized", True), ("nodes", nodes)):
+        monkeypatch.setattr(ray, name, Mock(return_value=value))
+    with pytest.raises(ConfigError, match="node on this machine ended"):
+        list(map_graphs(work.even, range(9), compute_config(form="ray", address="auto", workers=2), "test"))
+    assert remote.call_count == 2
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nowhere:port"])

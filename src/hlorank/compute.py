@@ -199,8 +199,14 @@ def _processes(count: int) -> _Workers:
 
 
 def _begin_process(parent: int, *_: object) -> None:
-    """End this process with its parent, also if that is killed; Ctrl-C is for the parent."""
+    """End this process with its parent; Ctrl-C is for the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent(parent)
+
+
+@cache  # one thread for all calls
+def end_with_parent(parent: int) -> None:
+    """End this process with its parent, also if that is killed."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -237,6 +243,8 @@ def _cluster(
                 call.set_result(done.result())
             elif isinstance(error, ray.exceptions.RayTaskError):
                 call.set_exception(error.cause)
+            elif isinstance(error, ray.exceptions.LocalRayletDiedError):  # and so would each later call
+                call.set_exception(ConfigError("compute=ray: Ray's node on this machine ended: start it and run again"))
             else:
                 call.set_exception(BrokenProcessPool(one_line(f"{type(error).__name__}: {error}")))
 

@@ -84,7 +84,6 @@ def test_a_step_descends_the_loss() -> None:
         lambda p, x, layout: layers.average_pool(x, layout),
         lambda p, x, layout: layers.upsample(x, layout),
     ],
-    ids=["conv", "transposed", "average_pool", "upsample"],
 )
 def test_data_layouts_agree(layer: Callable[..., Any]) -> None:
     images = floats(2, 6, 6, 4)

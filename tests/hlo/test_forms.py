@@ -207,16 +207,11 @@ def test_other_texts_are_refused_alike_in_any_letters_but_not_other_than_utf_8(t
     assert (error.key, error.found) == ("line 2, column 3", "byte 0xff")
 
 
-@pytest.mark.parametrize(
-    "content",
-    [lzma.compress(BOMB), zipped(BOMB), zipped(BOMB[:999]) * 9, b"HloModule m" + b" " * 2**12],
-    ids=["xz", "gzip", "streams", "text"],
-)
-def test_more_bytes_than_the_limit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+def test_more_bytes_than_the_limit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forms, "MAX_BYTES", 2**12)
-    error = refused(write(tmp_path / "bomb.txt", content))
-    assert error.key == "file"
-    assert "4,096" in error.expected
+    for content in (lzma.compress(BOMB), zipped(BOMB), zipped(BOMB[:999]) * 9, b"HloModule m" + b" " * 2**12):
+        error = refused(write(tmp_path / "bomb.txt", content))
+        assert (error.key, "4,096" in error.expected) == ("file", True)
 
 
 # Numbers of lines with ` = ` in the texts.

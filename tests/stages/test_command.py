@@ -90,8 +90,7 @@ def test_a_stage_gets_the_validated_composition_and_params_yaml_runs_like_it(cal
 def test_params_yaml_that_asks_for_an_object_of_python_is_one_line(call_stage: CallStage) -> None:
     Path("params.yaml").write_text("seed: !!python/object/apply:os.getpid []\n")
     (line,) = call_stage("train", "--config-dir", ".", "--config-name", "params")
-    assert line.startswith("error: params.yaml: ")
-    assert "os.getpid" in line
+    assert re.match("error: .*os.getpid.*params.yaml.*line 1", line)
 
 
 def fail(error: BaseException) -> Callable[[Config], None]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import wraps
 from itertools import chain
+from multiprocessing import current_process
 from pathlib import Path
 from pkgutil import resolve_name
 from types import MappingProxyType
@@ -22,8 +23,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
+from hlorank.compute import end_with_parent
 from hlorank.config import Config, ConfigError, load
 from hlorank.config.section import PASSWORD, STORE_ADDRESS, Registries, fields_at, unknown_key
 from hlorank.data.collection import Collection
@@ -76,6 +78,8 @@ def stage(
         @wraps(task)  # Hydra names the job after the module of the function below this
         def run(composed: DictConfig) -> Any:
             _quieten()  # a launcher may run this in a process of its own
+            if current_process().name.startswith("LokyProcess"):  # of joblib, which lets it finish after a kill
+                end_with_parent(os.getppid())
             try:
                 config = load_composed(composed, registries(*extension_points))
                 output = output_folder(config, writes)
@@ -123,7 +127,7 @@ def load_composed(composed: DictConfig, registries: Registries | None = None) ->
 
 def _report(error: Exception) -> int:
     """Print the lines of an error that users can correct, and return the exit status; raise an error of the program."""
-    if isinstance(error, HydraException):
+    if isinstance(error, HydraException) or type(error).__module__.startswith("yaml."):  # also of Python's objects
         error = ConfigError(" ".join(str(error).split()))
     lines = error_lines(error)
     if lines is None or os.environ.get("HYDRA_FULL_ERROR"):
@@ -135,15 +139,10 @@ def _report(error: Exception) -> int:
 
 
 def _check(arguments: Sequence[str], name: str, reads: Sequence[str]) -> None:
-    """Warn of overrides of keys that only other stages read; refuse passwords, a broken params.yaml, another folder."""
+    """Warn of overrides of keys that only other stages read; refuse passwords, and another folder."""
     if not Path("conf").is_dir() and not {"--config-dir", "-cd", "--config-path", "-cp"} & {*arguments}:
         projects = (parent for parent in Path.cwd().parents if (parent / "conf/config.yaml").is_file())
         raise ConfigError(f"conf: no such folder here; run in {next(projects, 'the folder of the project')}")
-    if "params" in arguments:  # after --config-name; Hydra prints a traceback
-        try:
-            OmegaConf.load("params.yaml")
-        except Exception as error:
-            raise ConfigError(f"params.yaml: {' '.join(str(error).split())}") from None
     for argument in arguments:
         key, separator, _ = argument.lstrip("+~").partition("=")
         key, section = key.partition("@")[0], key.partition(".")[0].partition("@")[0]
