@@ -84,6 +84,7 @@ def test_a_job_of_a_sweep_keeps_its_model_in_a_folder_of_its_own(written: Path) 
         ("configurations", "", r"columns: expected .*, found no \['configurations'"),
         ("a note", "a note,9,9", ""),
         ("64", "many", ".*many"),
+        ("valid,", "vlaid,", "split: .*vlaid"),
         (None, "", ""),
     ],
 )

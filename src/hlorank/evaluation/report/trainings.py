@@ -14,7 +14,7 @@ from pydantic import Field
 
 from hlorank.config import ConfigError, Section, read_section
 from hlorank.config.root import ADDRESS
-from hlorank.data.collection import Collection
+from hlorank.data.collection import SPLITS, Collection
 from hlorank.evaluation.graph_report import PER_GRAPH, PREDICTION_COLUMNS, PREDICTIONS, PROPERTIES, PROPERTY_COLUMNS
 from hlorank.files import HISTORY, METRICS, RUN, SPEC, DataError, read_json
 
@@ -178,6 +178,8 @@ def _table(path: Path) -> pd.DataFrame:
         raise DataError("columns", "a table of numbers", error, file=path) from None
     if missing := _COLUMNS[path.name] - {*table}:
         raise DataError("columns", f"{sorted(_COLUMNS[path.name])} among them", f"no {sorted(missing)}", file=path)
+    if others := {*table.get("split", ())} - {*SPLITS}:
+        raise DataError("split", f"one of {', '.join(SPLITS)}", sorted(map(str, others)), file=path)
     return table.fillna(dict.fromkeys(TEXT, ""))
 
 
