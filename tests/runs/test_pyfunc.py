@@ -327,8 +327,8 @@ def test_a_package(
     assert (after.info.end_time, after.info.status) == (before.info.end_time, "FINISHED")
     assert (after.data.params, after.data.metrics) == (before.data.params, before.data.metrics)
     assert mlflow.active_run() is None
-    (model,) = mlflow.search_logged_models([after.info.experiment_id], output_format="list")
-    assert model.source_run_id == run_id
+    package, _ = mlflow.search_logged_models([after.info.experiment_id], output_format="list")
+    assert (package.name, package.source_run_id) == ("ranker", run_id)
 
     (package,) = (path.parent for path in (tmp_path / "artifacts").rglob("MLmodel"))
     files = {path.relative_to(package) for path in package.rglob("*") if path.is_file()}

@@ -126,7 +126,9 @@ def test_a_sweep_is_the_parent_of_its_jobs_and_has_their_table(
     (parent,) = sweeps(client)
     assert parent.info.status == "FINISHED"
     assert parent.data.tags[SWEEP].endswith(" method=full,gst seed=0,1 model.width=20")
-    assert parent.info.run_name == f"sweep {parent.data.tags[SWEEP]}"[:250]
+    assert parent.info.run_name.startswith("sweep method=full,gst seed=0,1 paths.")
+    assert parent.data.metrics == pytest.approx({"sweep/jobs": 4, "sweep/best_kendall_tau": 0.67166667})
+    assert parent.data.params == {"sweep/best/method": "full"}
     assert len(children(client, parent)) == 4
     rows = jobs(client, parent)
     assert list(rows[0]) == ["method", "seed", "valid_kendall_tau", "train_seconds", "state", "run_id"]
@@ -135,6 +137,16 @@ def test_a_sweep_is_the_parent_of_its_jobs_and_has_their_table(
     assert "over seeds" in capsys.readouterr().out
     assert re.search(r"^ *gst +2 +0\.6717 +0\.0071$", parent.data.tags[NOTE], re.MULTILINE)
     assert PARENT_VARIABLE not in os.environ
+
+
+def test_an_override_of_any_length_and_links_to_trainings_that_had_finished(call: Call, client: MlflowClient) -> None:
+    for width in (20, 30):
+        assert call(f"model.width={width},10", f"+model.operators.X.a={'x' * 9000}") == 0
+    second, first = sweeps(client)
+    assert [len(jobs(client, parent)) for parent in (first, second)] == [2, 2]
+    (earlier,) = (run for run in children(client, first) if f"/runs/{run.info.run_id})" in second.data.tags[NOTE])
+    assert earlier.data.metrics[BEST_TAU] == pytest.approx(1 / 3)
+    assert "/runs/" not in first.data.tags[NOTE]
 
 
 def test_failed_jobs_are_reported_and_do_not_stop_the_others(
@@ -257,7 +269,7 @@ def test_one_process_at_a_time_runs_a_sweep(settings: Callable[..., Config], mon
     monkeypatch.setattr(sweep_module, "one_process", noted := Mock(wraps=one_process))
     for name, overrides in (("mine", []), ("mine", ["seed=0"]), (None, ["seed=0"]), (None, ["seed=1"])):
         named = settings(**{} if name is None else {"sweep__name": name})
-        assert sweep_module.Sweep(named, overrides).close(completed=True) == 0
+        assert sweep_module.Sweep(named, overrides, []).close(completed=True) == 0
     locked = [call.args[0] for call in noted.call_args_list]
     assert [locked.index(lock) for lock in locked] == [0, 0, 2, 3]
 
@@ -339,6 +351,9 @@ def test_of_several_runs_of_a_job_the_most_advanced_counts(table_of: Callable[..
     other = job("gst", 0, output="a", **{"sweep.trial": "1", "loss": "hinge"})
     table = table_of((other, 0.1, "FINISHED", {}), (job("gst", 0), 0.2, "FINISHED", {}))
     assert list(table.columns[:2]) == ["loss", "seed"]
+    table = table_of(*((job("gst", 0, collection=one), tau, "FINISHED", {}) for one, tau in (("b", 0.5), ("a", 0.25))))
+    assert [*table["collection"], *seed_table(table)["collection"]] == ["a", "b"] * 2, "taus cannot be compared"
+    assert table_of((job("gst", 0), math.inf, "FINISHED", {}))["valid_kendall_tau"].isna().all()
 
 
 def test_a_claimed_run_keeps_its_values(config: Config, client: MlflowClient, monkeypatch: pytest.MonkeyPatch) -> None:

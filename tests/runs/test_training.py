@@ -23,11 +23,12 @@ from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
 from hlorank.config import Config
+from hlorank.data.collection import SPLITS
 from hlorank.files import RUN, fingerprint, one_process, read_json, write_json
 from hlorank.models.serialization import load_model
 from hlorank.runs import training as training_module
 from hlorank.runs.search import open_study
-from hlorank.runs.store import FEATURES, FINGERPRINT, NOTE, PARENT_VARIABLE, Pruned, open_run
+from hlorank.runs.store import FEATURES, FINGERPRINT, NOTE, PARENT_VARIABLE, VARIED_VARIABLE, Pruned, open_run
 from hlorank.runs.sweeps import chosen_experiment, job_table
 from hlorank.runs.training import run_name
 from hlorank.stages.train import train
@@ -86,7 +87,10 @@ def test_parameters_metrics_and_artifacts_of_a_run(
     read = {"aggregation", "configs_per_graph", "redraw_epochs", "sampled"}
     assert {key for key in parameters if key.startswith("segments.")} == {f"segments.{key}" for key in read}
     inputs = {(one.tags[0].value, one.dataset.name, one.dataset.digest) for one in run.inputs.dataset_inputs}
-    assert inputs == {(split, f"layout:synthetic:random/{split}", tags[FEATURES]) for split in ("train", "valid")}
+    assert inputs == {(split, f"layout:synthetic:random/{split}", tags[FEATURES]) for split in SPLITS}
+    (shown,) = MlflowClient().search_logged_models([run.info.experiment_id])
+    assert (shown.name, shown.source_run_id, shown.status) == ("gst", run.info.run_id, "READY")
+    assert {metric.key for metric in shown.metrics} == {"valid/best_kendall_tau"}
 
     client = MlflowClient(config.tracking.uri)
     experiment = client.get_experiment(run.info.experiment_id)
@@ -187,6 +191,7 @@ def test_one_process_at_a_time_runs_a_training(
 def test_the_record_has_no_password(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("log_artifacts", "log_metrics"):
         monkeypatch.setattr(f"mlflow.{name}", lambda *_, **__: None)
+    monkeypatch.setattr("mlflow.MlflowClient", Mock())
     monkeypatch.setattr("mlflow.get_tracking_uri", lambda: "http://me:secret@127.0.0.1:9")
     setup = open_setup(settings(method="random"))
     training_module._record(setup, tmp_path, "0" * 32, fit_baseline(setup, "random", 0))
@@ -253,6 +258,8 @@ def test_the_name_of_a_run_begins_with_what_differs(settings: Settings, monkeypa
         assert run_name(setup, overrides) == f"gst {changed}layout:synthetic:random"
         monkeypatch.setenv("DVC_EXP_NAME", "wide-model")
         assert run_name(setup, overrides) == f"gst wide-model {changed}layout:synthetic:random"
+    monkeypatch.setenv(VARIED_VARIABLE, "collection,loss")
+    assert run_name(setup, overrides) == "loss=hinge layout:synthetic:random gst wide-model warmup=0.01235 seed=2"
 
 
 def test_settings_of_the_data_are_those_of_the_stores(

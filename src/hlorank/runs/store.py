@@ -21,6 +21,7 @@ from hlorank.metrics import BEST_TAU
 
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 PARENT_VARIABLE = "HLORANK_PARENT_RUN"  # of the processes of a sweep's jobs: the id of the sweep's run
+VARIED_VARIABLE = "HLORANK_VARIED"  # of the same processes: the keys that differ between jobs
 # Tags of runs.
 FINGERPRINT = "hlorank.fingerprint"  # of the settings, data and code of a training
 CODE = "hlorank.code"  # the digest of the code that a training ran
@@ -49,6 +50,11 @@ logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # otherwis
 
 class Pruned(Exception):  # noqa: N818 - nothing went wrong
     """End of a training that its search prunes; the run is marked as killed, not as failed."""
+
+
+def experiment_name(config: TrackingConfig) -> str:
+    """Return the name of the experiment: the variable MLFLOW_EXPERIMENT_NAME, else the configuration's."""
+    return os.environ.get("MLFLOW_EXPERIMENT_NAME") or config.experiment
 
 
 def tracking_uri(config: TrackingConfig) -> str:
@@ -183,17 +189,17 @@ def open_experiment(config: TrackingConfig) -> str:
     import mlflow
     from mlflow.exceptions import MlflowException
 
-    uri = connect(config)
-    if mlflow.get_experiment_by_name(config.experiment) is None:
+    uri, name = connect(config), experiment_name(config)
+    if mlflow.get_experiment_by_name(name) is None:
         # Servers of MLflow have a location of their own, also one that the variable puts in place of a database.
         location = Path(config.artifacts).resolve().as_uri() if _is_database(uri) else None
         described = {"mlflow.experimentKind": "custom_model_development", NOTE: _ABOUT}
         try:
-            mlflow.create_experiment(config.experiment, artifact_location=location, tags=described)
+            mlflow.create_experiment(name, artifact_location=location, tags=described)
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another process has created it meanwhile
                 raise
-    experiment_id: str = mlflow.set_experiment(config.experiment).experiment_id
+    experiment_id: str = mlflow.set_experiment(name).experiment_id
     return experiment_id
 
 
@@ -216,7 +222,7 @@ def finished_training(config: TrackingConfig, key: str) -> tuple[str, float] | N
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(connect(config))
-    if (experiment := client.get_experiment_by_name(config.experiment)) is None:
+    if (experiment := client.get_experiment_by_name(experiment_name(config))) is None:
         return None
     query = f"tags.`{FINGERPRINT}` = '{key}' and metrics.`{BEST_TAU}` > -2"
     runs = client.search_runs([experiment.experiment_id], query, max_results=1, order_by=["attributes.start_time"])

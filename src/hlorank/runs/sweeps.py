@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
@@ -35,10 +36,10 @@ if TYPE_CHECKING:
 
 TAU = "valid_kendall_tau"
 _KEY = "hlorank.sweep.key"  # machine, folder and command
-_REASON = "hlorank.reason"
+_REASON, _PARENT = "hlorank.reason", "mlflow.parentRunId"
 _DESCRIBED = 15  # rows of a table in the description of a sweep's run
 _STATES = ("interrupted", "failed", "pruned", "finished")
-_SEED, _SECONDS = "seed", "train_seconds"
+_SEED, _SECONDS, _COLLECTION = "seed", "train_seconds", "collection"
 _RESULTS = [_SEED, TAU, _SECONDS, "state", "run_id", "reason"]  # columns of the table after the keys
 _DIGITS = {TAU: 4, _SECONDS: 1, "mean": 4, "standard_deviation": 4}
 _NOT_VARIED = ("sweep.", "output")  # number of the job, and its folder
@@ -70,8 +71,17 @@ def job_tags() -> dict[str, str]:
 
 
 def _tags(parent: str, overrides: Iterable[str]) -> dict[str, str]:
-    pairs = (redact_credentials(override).lstrip("+").partition("=") for override in overrides)
-    return {f"{store.SWEEP}.{parent}": json.dumps({key: value for key, _, value in pairs}, sort_keys=True)}
+    pairs = [redact_credentials(override).lstrip("+").partition("=") for override in overrides]
+    room = store.NOTE_LENGTH // 2 // max(1, len(pairs))  # of a tag, which MLflow would cut
+    values = {
+        key: value if len(value) <= room else f"{value[:room]}... {fingerprint(value)}" for key, _, value in pairs
+    }
+    return {f"{store.SWEEP}.{parent}": json.dumps(values, sort_keys=True, ensure_ascii=False)}
+
+
+def varied_keys() -> list[str]:
+    """Return the keys of which the current sweep tries several values; none outside of sweeps."""
+    return os.environ.get(store.VARIED_VARIABLE, "").split(",")
 
 
 def claim(config: TrackingConfig, run_id: str) -> None:
@@ -81,7 +91,7 @@ def claim(config: TrackingConfig, run_id: str) -> None:
     for tag, values in job_tags().items():
         client = MlflowClient(store.tracking_uri(config))
         earlier = json.loads(client.get_run(run_id).data.tags.get(tag, "{}"))  # of a job that names a default
-        client.set_tag(run_id, tag, json.dumps(earlier | json.loads(values), sort_keys=True))
+        client.set_tag(run_id, tag, json.dumps(earlier | json.loads(values), sort_keys=True, ensure_ascii=False))
 
 
 def _record_failure(client: Any, parent: str, overrides: Iterable[str], error: Exception) -> None:
@@ -91,7 +101,7 @@ def _record_failure(client: Any, parent: str, overrides: Iterable[str], error: E
     run = next((run for run in reversed(runs) if _state(run) != "finished"), None)
     if run is None:
         experiment = client.get_run(parent).info.experiment_id
-        run = client.create_run(experiment, run_name="failed", tags={**tags, "mlflow.parentRunId": parent})
+        run = client.create_run(experiment, run_name="failed", tags={**tags, _PARENT: parent})
     text = next(filter(None, str(error).splitlines()), "")
     reason = one_line(": ".join(filter(None, [type(error).__name__, text])))  # a tag has room for it
     client.set_tag(run.info.run_id, _REASON, reason)
@@ -139,7 +149,8 @@ def job_table(client: Any, parent: str) -> pd.DataFrame:
     results = [
         {
             _SEED: run.data.params.get(_SEED, json.loads(job).get(_SEED, "")),
-            TAU: run.data.metrics.get(BEST_TAU),
+            # A store writes infinity as the largest number that it has room for, of 309 digits.
+            TAU: tau if (tau := run.data.metrics.get(BEST_TAU)) is not None and tau <= 1 else None,
             _SECONDS: run.data.metrics.get(TRAIN_SECONDS) if _state(run) == "finished" else None,
             "state": _state(run),
             "run_id": run.info.run_id,
@@ -148,7 +159,9 @@ def job_table(client: Any, parent: str) -> pd.DataFrame:
         for job, run in jobs.items()
     ]
     table = overrides[keys].join(pd.DataFrame(results, columns=_RESULTS).astype({TAU: float, _SECONDS: float}))
-    return table.sort_values([TAU, *keys, _SEED], ascending=[False, *[True] * (len(keys) + 1)], ignore_index=True)
+    first = [_COLLECTION] * (_COLLECTION in keys)  # Kendall taus of several cannot be compared
+    order = [*first, TAU, *keys, _SEED]
+    return table.sort_values(order, ascending=[key != TAU for key in order], ignore_index=True)
 
 
 def job_names(table: pd.DataFrame) -> list[str]:
@@ -162,7 +175,9 @@ def seed_table(table: pd.DataFrame) -> pd.DataFrame:
     keys = [*table.columns[: -len(_RESULTS)]]
     groups = table[table[TAU].notna()].assign(all="").groupby(keys or ["all"], sort=False)[TAU]
     means = groups.agg(seeds="count", mean="mean", standard_deviation="std").reset_index()
-    return means[[*keys, "seeds", "mean", "standard_deviation"]].sort_values("mean", ascending=False, ignore_index=True)
+    order = [*[_COLLECTION] * (_COLLECTION in keys), "mean"]
+    means = means[[*keys, "seeds", "mean", "standard_deviation"]]
+    return means.sort_values(order, ascending=[key != "mean" for key in order], ignore_index=True)
 
 
 def short_value(value: str) -> str:
@@ -191,7 +206,7 @@ class Sweep:
     checkout that was interrupted.
     """
 
-    def __init__(self, config: Config, overrides: Sequence[str]) -> None:
+    def __init__(self, config: Config, overrides: Sequence[str], varied: Sequence[str]) -> None:
         from mlflow.tracking import MlflowClient
 
         name, locks = config.sweep.name, Path(config.paths.state) / LOCKS
@@ -212,7 +227,9 @@ class Sweep:
             client.update_run(self.run_id, status="RUNNING")
         else:
             tags = {store.SWEEP: command, _KEY: key} | ({store.NAME: name} if name else {})
-            run = client.create_run(experiment, run_name=f"sweep {name or command}"[: store.NAME_LENGTH], tags=tags)
+            first = sorted(overrides, key=lambda override: override.lstrip("+").partition("=")[0] not in varied)
+            shown = redact_credentials(f"sweep {name or ' '.join(first)}")
+            run = client.create_run(experiment, run_name=shown[: store.NAME_LENGTH], tags=tags)
             self.run_id = run.info.run_id
         self._before = self._jobs()
 
@@ -241,10 +258,11 @@ class Sweep:
         if len(table):
             heads = (shown.head(_DESCRIBED) for shown in (seeds, jobs))
             texts = [head.to_string(index=False, float_format="%.4f", na_rep="") for head in heads]
-            note = "".join(f"```\n{text}\n```\n" for text in texts)
+            note = "".join(f"```\n{text}\n```\n" for text in texts) + self._earlier()
             client.set_tag(self.run_id, store.NOTE, note[: store.NOTE_LENGTH])
             for name, shown in (("jobs", jobs), ("seeds", seeds)):
                 client.log_text(self.run_id, shown.to_csv(index=False), f"sweep/{name}.csv")
+            self._log_best(len(table), seeds)
             _print(jobs, f"sweep {self.run_id}")
         if (seeds["seeds"] > 1).any():
             _print(seeds, "over seeds")
@@ -255,6 +273,30 @@ class Sweep:
         client.set_terminated(self.run_id, "KILLED" if not completed else "FAILED" if len(failures) else "FINISHED")
         self._lock.close()
         return len(failures)
+
+    def _earlier(self) -> str:
+        """Return links to the trainings that began before the sweep, which MLflow does not show as its children."""
+        runs = [one for one in tagged_runs(self._client, self.run_id) if one.data.tags.get(_PARENT) != self.run_id]
+        links = [
+            f"[{run.info.run_name}](#/experiments/{run.info.experiment_id}/runs/{run.info.run_id})" for run in runs
+        ]
+        return f"\nTrainings that had finished before: {', '.join(links)}\n" if links else ""
+
+    def _log_best(self, jobs: int, seeds: pd.DataFrame) -> None:
+        """Log the number of jobs, and the best mean over seeds with its settings, those of each collection."""
+        from mlflow.exceptions import MlflowException
+
+        self._client.log_metric(self.run_id, "sweep/jobs", jobs)
+        by_collection = _COLLECTION in seeds
+        for row in (seeds.drop_duplicates(_COLLECTION) if by_collection else seeds[:1]).to_dict("records"):
+            place = f"sweep/{row.pop(_COLLECTION)}" if by_collection else "sweep"
+            self._client.log_metric(self.run_id, f"{place}/best_kendall_tau", row["mean"], step=jobs)
+            for key in [str(key) for key in row if key not in {"seeds", "mean", "standard_deviation"}]:
+                name = re.sub(r"[^\w. /-]", "_", key)  # what names of parameters may have
+                try:
+                    self._client.log_param(self.run_id, f"{place}/best/{name}", row[key])
+                except MlflowException:  # a parameter cannot change, and the sweep has grown
+                    self._client.log_param(self.run_id, f"{place}/best of {jobs}/{name}", row[key])
 
 
 _open: list[Sweep] = []
@@ -268,7 +310,11 @@ class SweepRun(Callback):
         if config.hydra.job.name != "train":
             return
         try:
-            sweep = Sweep(own_config(config), list(config.hydra.overrides.task))
+            params, overrides = config.hydra.sweeper.get("params") or {}, list(config.hydra.overrides.task)
+            texts = [*(f"{key}={value}" for key, value in params.items()), *overrides]
+            parsed = OverridesParser.create().parse_overrides(texts)
+            varied = [override.key_or_group for override in parsed if override.is_sweep_override()]
+            sweep = Sweep(own_config(config), overrides, varied)
         except Exception as error:
             if (lines := store.error_lines(error)) is None:
                 raise
@@ -277,9 +323,10 @@ class SweepRun(Callback):
             raise SystemExit(2 if isinstance(error, ConfigError) else 1) from None
         _open.append(sweep)
         with read_write(config.hydra), open_dict(config.hydra):
-            config.hydra.job.env_set[store.PARENT_VARIABLE] = sweep.run_id
-            # Launchers compose the configuration of each job again, from these overrides.
-            config.hydra.overrides.hydra.append(f"+hydra.job.env_set.{store.PARENT_VARIABLE}='{sweep.run_id}'")
+            for name, value in ((store.PARENT_VARIABLE, sweep.run_id), (store.VARIED_VARIABLE, ",".join(varied))):
+                config.hydra.job.env_set[name] = value
+                # Launchers compose the configuration of each job again, from these overrides.
+                config.hydra.overrides.hydra.append(f"+hydra.job.env_set.{name}='{value}'")
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
         """Record a failure in the sweep's table, and let the sweep continue; the job then has no value."""

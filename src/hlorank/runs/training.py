@@ -20,10 +20,11 @@ from filelock import FileLock, Timeout
 
 from hlorank import files
 from hlorank.config import Config, ConfigError, TrackingConfig
+from hlorank.data.collection import SPLITS
 from hlorank.metrics import BEST_TAU, EXPERIMENT, TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU
 from hlorank.runs import store
 from hlorank.runs.search import current_trial
-from hlorank.runs.sweeps import chosen_experiment, claim, in_sweep, job_tags, short_value, task_overrides
+from hlorank.runs.sweeps import chosen_experiment, claim, in_sweep, job_tags, short_value, task_overrides, varied_keys
 from hlorank.training.process_group import ProcessGroup
 from hlorank.training.setup import Setup, Trained, peak_memory_bytes
 
@@ -188,7 +189,7 @@ def _tracked(config: Config, setup: Setup, state: Path) -> Iterator[str]:
         else:
             mlflow.log_params({**files.flatten(setup.settings), **_data_settings(setup)})
             source = LocalArtifactDatasetSource(str(graphs.root))
-            for split in ("train", "valid"):  # in the names, as MLflow keeps one context of a dataset
+            for split in SPLITS:  # in the names, as MLflow keeps one context of a dataset
                 data = MetaDataset(source, name=f"{spec.collection}/{split}", digest=graphs.fingerprint)
                 mlflow.log_input(data, context=split)
         files.write_json(state / files.RUN, {"run_id": run_id, "settings": setup.key_without_code})
@@ -199,17 +200,19 @@ def run_name(setup: Setup, overrides: Sequence[str]) -> str:
     """Return method, changed settings and collection, such as `gst learning_rate=0.01 seed=2 layout:cpu:random`.
 
     MLflow's tables and legends show about the first 25 characters, so what differs between the runs of one collection
-    comes before the collection. Under `dvc exp run` the name of the experiment is the first setting.
+    comes before the collection, and what varies in a sweep before all. Under `dvc exp run` the name of the experiment
+    is the first setting.
     """
     parts = [override.lstrip("+~").partition("=") for override in overrides]
-    changed = {
-        key.rpartition(".")[2]: short_value(value) for key, _, value in parts if key.partition(".")[0] not in _UNNAMED
-    }
-    changed |= {"seed": str(seed)} if (seed := setup.config.seed) else {}
-    experiment = os.environ.get("DVC_EXP_NAME", "")
-    settings = (f"{key}={value}" for key, value in changed.items())
-    name = " ".join(filter(None, [setup.spec.method, experiment, *settings, setup.spec.collection]))
-    return name[: store.NAME_LENGTH]
+    named = {key: value for key, _, value in parts if key.partition(".")[0] not in _UNNAMED}
+    named |= {"seed": str(seed)} if (seed := setup.config.seed) else {}
+    settings = {key: f"{key.rpartition('.')[2]}={short_value(value)}" for key, value in named.items()}
+    own = {"method": setup.spec.method, "DVC": os.environ.get("DVC_EXP_NAME", ""), **settings}
+    own["collection"] = setup.spec.collection
+    varied = varied_keys()
+    return " ".join(filter(None, (own[key] for key in sorted(own, key=lambda key: key not in varied))))[
+        : store.NAME_LENGTH
+    ]
 
 
 def _data_settings(setup: Setup) -> dict[str, Any]:
@@ -237,6 +240,11 @@ def _record(setup: Setup, output: Path, run_id: str, trained: Trained) -> None:
     run |= {EXPERIMENT: chosen_experiment(), "model": files.read_json(output / files.SPEC)["spec_sha256"]}
     files.write_json(output / files.RUN, run | setup.libraries)
     mlflow.log_artifacts(str(output), "model")
+    # What MLflow's tab of models shows; its weights are the artifact, and `hlorank register` logs what can be served.
+    client, name = mlflow.MlflowClient(), re.sub(r"\W", "_", setup.spec.method)
+    experiment, tags = client.get_run(run_id).info.experiment_id, {store.MODEL: run["model"]}
+    model = client.create_logged_model(experiment, name, run_id, tags, model_type="ranker").model_id
+    client.finalize_logged_model(model, "READY")
     if trained.members:
         parameters = sum(parameter.numel() for member in trained.members for parameter in member.parameters())
         mlflow.log_metric("train/parameters", parameters)
@@ -245,7 +253,7 @@ def _record(setup: Setup, output: Path, run_id: str, trained: Trained) -> None:
     # A single model has logged its time in each epoch: a curve, to which another value would not belong.
     total = {} if len({row["member"] for row in rows}) == 1 else {TRAIN_SECONDS: trained.seconds}
     # Last of all, so that a run with a best tau is complete.
-    mlflow.log_metrics(total if trained.tau is None else total | {BEST_TAU: trained.tau})
+    mlflow.log_metrics(total if trained.tau is None else total | {BEST_TAU: trained.tau}, model_id=model)
     # Several members have a mean tau, and a finetuned head has one of its own.
     best = [row["epoch"] for row in rows if trained.tau is not None and row["valid_kendall_tau"] == trained.tau]
     epoch = f" of epoch {best[0]}" if best else ""
