@@ -70,7 +70,7 @@ def test_runs_are_opened_and_resumed(
     assert [run.info.run_id for run in runs(config)] == [second] != [first]
 
 
-def test_finished_trainings(config: Config, client: MlflowClient, runs: Runs) -> None:
+def test_finished_trainings(config: Config, client: MlflowClient, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """The best tau, which is logged last of all, says that a training has finished, and not the status of its run."""
     tracking, ids = config.tracking, []
     assert finished_training(tracking, "k") is None
@@ -87,6 +87,9 @@ def test_finished_trainings(config: Config, client: MlflowClient, runs: Runs) ->
     assert finished_training(tracking, "k") == (ids[2], 0.5)
     client.delete_run(ids[2])
     assert finished_training(tracking, "k") == (ids[3], 0.25)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
+    assert finished_training(tracking, "k") is None
+    assert client.get_experiment(open_experiment(tracking)).name == "mine"
 
 
 def test_each_configuration_has_its_own_store_which_the_variable_overrides(
