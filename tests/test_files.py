@@ -14,30 +14,11 @@ import numpy as np
 import pytest
 from numpy.lib import format as npy
 
-from hlorank.files import (
-    SHARED_VARIABLE,
-    DataError,
-    atomic_folder,
-    atomic_path,
-    code_digest,
-    fingerprint,
-    first_line,
-    map_array,
-    one_line,
-    open_file,
-    read_json,
-    redact_credentials,
-    resolve_path,
-    shared_dir,
-    write_array,
-    write_atomic,
-    write_json,
-    write_text,
-)
+from hlorank import files
 
 
 def test_a_data_error_names_file_key_expected_and_found() -> None:
-    error = DataError("node_feat", "2 rows", 3)
+    error = files.DataError("node_feat", "2 rows", 3)
     placed = error.in_file(Path("a.npz"))
     assert f"a.npz: {error}" == str(placed) == "a.npz: node_feat: expected 2 rows, found 3"
     for error in (placed, pickle.loads(pickle.dumps(placed))):
@@ -63,23 +44,23 @@ def test_a_data_error_names_file_key_expected_and_found() -> None:
     ],
 )
 def test_credentials_are_redacted(address: str, redacted: str) -> None:
-    assert redact_credentials(address) == redacted
-    assert redact_credentials(redacted) == redacted
+    assert files.redact_credentials(address) == redacted
+    assert files.redact_credentials(redacted) == redacted
 
 
 def test_messages_are_one_printable_line() -> None:
     line = r"Größe\nb\x1b[31m\x00\udcff\u202e http://***@host"
-    assert one_line("Größe\nb\x1b[31m\x00\udcff\u202e http://me:secret@host") == one_line(line) == line
-    long = str(DataError("x" * 10**6, "y", "\x1b" * 10**6 + "end", file="a.npz"))
+    assert files.one_line("Größe\nb\x1b[31m\x00\udcff\u202e http://me:secret@host") == files.one_line(line) == line
+    long = str(files.DataError("x" * 10**6, "y", "\x1b" * 10**6 + "end", file="a.npz"))
     assert len(long) == 500
     assert long.startswith("a.npz: xx")
-    assert one_line("\x1b" * 1000 + "end").endswith("end")
-    assert first_line(OSError()) == "OSError", "which has no lines"
-    assert first_line(ValueError("\na\nb")) == "a"
+    assert files.one_line("\x1b" * 1000 + "end").endswith("end")
+    assert files.first_line(OSError()) == "OSError", "which has no lines"
+    assert files.first_line(ValueError("\na\nb")) == "a"
 
 
 def test_paths_of_the_configuration_are_portable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SHARED_VARIABLE, "/some/where")
+    monkeypatch.setenv(files.SHARED_VARIABLE, "/some/where")
     monkeypatch.setenv("HOME", "/home/me")
     for path, resolved in {
         "$HLORANK_SHARED/data/x": "/some/where/data/x",
@@ -88,20 +69,20 @@ def test_paths_of_the_configuration_are_portable(monkeypatch: pytest.MonkeyPatch
         "~/x": "/home/me/x",
         "data/x": "data/x",
     }.items():
-        assert resolve_path(path) == resolve_path(Path(path)) == Path(resolved)
-    monkeypatch.setenv(SHARED_VARIABLE, "")
-    assert shared_dir() == Path("../shared")
+        assert files.resolve_path(path) == files.resolve_path(Path(path)) == Path(resolved)
+    monkeypatch.setenv(files.SHARED_VARIABLE, "")
+    assert files.shared_dir() == Path("../shared")
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
 def test_an_atomic_file_appears_whole_in_a_new_folder_or_not_at_all(tmp_path: Path, mask: int, mode: int) -> None:
     path, before = tmp_path / "new" / "folder" / "file", os.umask(mask)
     try:
-        with atomic_path(path) as temporary:
+        with files.atomic_path(path) as temporary:
             temporary.write_text("half")
             assert temporary.parent == path.parent  # the same file system
             assert not path.exists()
-        write_text(path, "ü")
+        files.write_text(path, "ü")
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == mode
@@ -111,7 +92,7 @@ def test_an_atomic_file_appears_whole_in_a_new_folder_or_not_at_all(tmp_path: Pa
         raise RuntimeError("disk")
 
     with pytest.raises(RuntimeError, match="disk"):
-        write_atomic(path, fail)
+        files.write_atomic(path, fail)
     assert path.read_bytes() == "ü".encode()
     assert list(path.parent.iterdir()) == [path]
 
@@ -122,20 +103,20 @@ def test_an_atomic_folder_replaces_the_old_one_whole_or_not_at_all(tmp_path: Pat
         (tmp_path / "new" / f".folder.{suffix}").mkdir(parents=True)
         (tmp_path / "new" / f".folder.{suffix}" / "half").touch()
     for name in ("old", "new"):
-        with atomic_folder(folder) as temporary:
+        with files.atomic_folder(folder) as temporary:
             (temporary / name).write_text(name)
             assert not (folder / name).exists()
-    with pytest.raises(UnicodeEncodeError), atomic_folder(folder) as temporary:
+    with pytest.raises(UnicodeEncodeError), files.atomic_folder(folder) as temporary:
         (temporary / "newer").write_text("\udcff")  # fails once the file is open
     assert sorted(tmp_path.rglob("*")) == [tmp_path / "new", folder, folder / "new"]
 
 
 def test_json_has_sorted_keys(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    write_json(path, {"b": [1, 2.5, None], "a": {"d": "é", "c": True}})
-    assert [*read_json(path).items()] == [("a", {"c": True, "d": "é"}), ("b", [1, 2.5, None])]
+    files.write_json(path, {"b": [1, 2.5, None], "a": {"d": "é", "c": True}})
+    assert [*files.read_json(path).items()] == [("a", {"c": True, "d": "é"}), ("b", [1, 2.5, None])]
     with pytest.raises(ValueError, match="not JSON compliant"):
-        write_json(path, {"a": float("nan")})
+        files.write_json(path, {"a": float("nan")})
     assert path.read_text().endswith("}\n")
 
 
@@ -144,8 +125,8 @@ def test_broken_json_is_named(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "a.json"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(DataError, match=r"a\.json: file: expected .*JSON"):
-        read_json(path)
+    with pytest.raises(files.DataError, match=r"a\.json: file: expected .*JSON"):
+        files.read_json(path)
 
 
 ROWS = np.arange(6, dtype=np.int16).reshape(2, 3)
@@ -154,22 +135,22 @@ ROWS = np.arange(6, dtype=np.int16).reshape(2, 3)
 @pytest.mark.parametrize("array", [ROWS, ROWS.T, np.zeros((0, 3), dtype=np.float32), np.array(2.5)])
 def test_arrays_map_back_read_only_and_truncated_ones_are_refused(tmp_path: Path, array: Any) -> None:
     path = tmp_path / "a.npy"
-    write_array(path, array)
-    mapped = map_array(path)
+    files.write_array(path, array)
+    mapped = files.map_array(path)
     assert isinstance(mapped, np.memmap)
     assert (mapped.shape, mapped.dtype, mapped.flags.writeable) == (array.shape, array.dtype, False)
     np.testing.assert_array_equal(mapped, array)
     content = path.read_bytes()
     for length in range(len(content)):
         path.write_bytes(content[:length])
-        with pytest.raises(DataError, match=r"a\.npy: file: "):
-            map_array(path)
+        with pytest.raises(files.DataError, match=r"a\.npy: file: "):
+            files.map_array(path)
 
 
 def test_object_arrays_and_other_files_are_neither_written_nor_mapped(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     with pytest.raises(ValueError, match="allow_pickle"):
-        write_array(path, np.array([{}], dtype=object))
+        files.write_array(path, np.array([{}], dtype=object))
     assert not path.exists()
     np.save(path, np.array([{}], dtype=object), allow_pickle=True)
     np.savez(tmp_path / "a.npz", a=np.arange(3))
@@ -178,19 +159,19 @@ def test_object_arrays_and_other_files_are_neither_written_nor_mapped(tmp_path: 
             npy.write_array_header_1_0(file, {"descr": "<i8", "fortran_order": False, "shape": shape})
             file.write(bytes(32))
     for other in (*tmp_path.iterdir(), tmp_path, tmp_path / "none.npy"):
-        with pytest.raises(DataError, match="file: "):
-            map_array(other)
+        with pytest.raises(files.DataError, match="file: "):
+            files.map_array(other)
 
 
 def test_errors_name_a_relative_path_and_not_its_temporary_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(PermissionError) as denied, atomic_path(Path("r.html")) as temporary:
+    with pytest.raises(PermissionError) as denied, files.atomic_path(Path("r.html")) as temporary:
         raise PermissionError(errno.EACCES, "Permission denied", str(temporary.absolute()))
-    with pytest.raises(OSError, match="is the disk full") as full, atomic_path(Path("r.html")):
+    with pytest.raises(OSError, match="is the disk full") as full, files.atomic_path(Path("r.html")):
         raise OSError("3 requested and 0 written")  # as NumPy raises it
-    with pytest.raises(OSError, match="No space") as unnamed, atomic_path(Path("r.html")):
+    with pytest.raises(OSError, match="No space") as unnamed, files.atomic_path(Path("r.html")):
         raise OSError(errno.ENOSPC, "No space left on device")
     assert denied.value.filename == full.value.filename == unnamed.value.filename == "r.html"
 
@@ -198,15 +179,15 @@ def test_errors_name_a_relative_path_and_not_its_temporary_file(
 def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, tmp_path / "none", tmp_path / ("x" * 300), Path(os.devnull)):
-        with pytest.raises(DataError, match="file: expected data, found ") as caught:
-            open_file(path, "data")
+        with pytest.raises(files.DataError, match="file: expected data, found ") as caught:
+            files.open_file(path, "data")
         assert caught.value.file == path
 
 
 def test_fingerprints_depend_on_content_and_not_on_key_order() -> None:
-    assert fingerprint({"a": 1, "b": [2, "ü"]}) == fingerprint({"b": [2, "ü"], "a": 1})
+    assert files.fingerprint({"a": 1, "b": [2, "ü"]}) == files.fingerprint({"b": [2, "ü"], "a": 1})
     values = [{"a": 1}, {"a": [1]}, {"a": "1"}, {"b": 1}, {"a": 1, "b": None}]
-    assert len({fingerprint(value) for value in values}) == len(values)
+    assert len({files.fingerprint(value) for value in values}) == len(values)
 
 
 def test_the_digest_of_code_changes_with_any_module_of_a_package(
@@ -217,8 +198,8 @@ def test_the_digest_of_code_changes_with_any_module_of_a_package(
     make_plugin("mine", "")
 
     def digest(*names: str) -> str:
-        code_digest.cache_clear()
-        return code_digest(*names)
+        files.code_digest.cache_clear()
+        return files.code_digest(*names)
 
     before, alone = digest("mine", "other"), digest("other")
     assert digest("mine", "other") == before

@@ -11,17 +11,8 @@ from numpy.typing import NDArray
 
 from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, pack_layouts
 from hlorank.data.graph import Graph, Int64
+from hlorank.featurize import relayout
 from hlorank.featurize.index_maps import operand_pairs
-from hlorank.featurize.relayout import (
-    AXES,
-    SHAPE,
-    byte_shares,
-    configured_tensors,
-    copy_moves,
-    copy_tensors,
-    own_layouts,
-    sized_layouts,
-)
 from hlorank.fetch.synthetic_graphs import Program
 from hlorank.hlo.node_features import OPCODES
 from tests.featurize.conftest import graph_of
@@ -35,8 +26,8 @@ def row(*tensors: list[int], missing: int = -1) -> list[int]:
 def sized(
     graph: Graph, node_ids: Int64, codebook: NDArray[np.int8], codes: NDArray[np.uint8], *, moves: bool = False
 ) -> tuple[NDArray[Any], ...]:
-    tensors = configured_tensors(graph, node_ids, codebook, codes)
-    return sized_layouts(graph, tensors, codebook, codes, moves=moves)
+    tensors = relayout.configured_tensors(graph, node_ids, codebook, codes)
+    return relayout.sized_layouts(graph, tensors, codebook, codes, moves=moves)
 
 
 @pytest.fixture
@@ -134,10 +125,10 @@ def test_own_layouts_and_shares_of_output_and_operands() -> None:
     program.add("dot", (8, 5), [left, right])
     tensors = np.array([[2, 0, 1], [1, -1, 0]])  # of the last one no layout is known: row-major
     graph = program.graph()
-    assert own_layouts(graph, tensors).tolist() == [row([1, 0], [0, 1], [1, 0]), row([1, 0], [], [0, 1])]
+    assert relayout.own_layouts(graph, tensors).tolist() == [row([1, 0], [0, 1], [1, 0]), row([1, 0], [], [0, 1])]
     total = 4 * 8 * 3 + 2 * 3 * 5 + 4 * 8 * 5
     expected = np.array([[160, 96, 30], [30, 0, 96]], dtype=np.float32) / total
-    np.testing.assert_allclose(byte_shares(graph, tensors), expected, rtol=1e-6)
+    np.testing.assert_allclose(relayout.byte_shares(graph, tensors), expected, rtol=1e-6)
 
 
 def test_what_a_copy_keeps() -> None:
@@ -155,7 +146,7 @@ def test_what_a_copy_keeps() -> None:
     layouts = np.array([row([*layout]) for layout in changes], dtype=np.int8)
     shapes = np.array([row([1, 4, 5, 6], missing=0)] * len(changes), dtype=np.float32)
     shares = np.array([[0.5, 0.25, 0.125]] * len(changes), dtype=np.float32)
-    moves = copy_moves(own, shares, layouts, shapes)
+    moves = relayout.copy_moves(own, shares, layouts, shapes)
     assert moves.dtype == np.float32
     np.testing.assert_allclose(moves, [[0.5 * weight for weight in weights] for weights in changes.values()], rtol=1e-6)
 
@@ -166,7 +157,7 @@ def test_tensors_are_weighted_by_their_shares() -> None:
     layouts = np.array([row([0, 1], [1, 0], [0, 1]), row([0, 1], [0, 1])], dtype=np.int8)
     shapes = np.array([row([4, 9], [4, 9], [4, 9], missing=0), row([], [4, 9], missing=0)], dtype=np.float32)
     shares = np.array([[0.5, 1, 0.25]] * 2, dtype=np.float32)
-    assert copy_moves(own, shares, layouts, shapes).tolist() == [[0.75] * 3, [1] * 3]
+    assert relayout.copy_moves(own, shares, layouts, shapes).tolist() == [[0.75] * 3, [1] * 3]
 
 
 CHAIN = graph_of(
@@ -184,13 +175,13 @@ CHAIN = graph_of(
 
 
 def test_layouts_spread_over_elementwise_operations_and_transposes() -> None:
-    tensors, uses = copy_tensors(CHAIN, np.array([2]), np.array([[2, 0, 1]]))
+    tensors, uses = relayout.copy_tensors(CHAIN, np.array([2]), np.array([[2, 0, 1]]))
     # Nodes 0 to 6: reduce has the layout of the graph, and so has what follows.
     assert tensors[:, 0].tolist() == [-1, -1, 0, -1, -1, -1, -1]
     assert tensors[:, 1].tolist() == [0, 0, 0, 0, 1, 1, 1]
     assert not tensors[:, 2].any()  # node 6 is used by the reduction
-    assert tensors[:, AXES].tolist() == [[0, 1, 2, 3, 4, 5]] * 5 + [[1, 0, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]]
-    assert tensors[:, SHAPE].tolist()[2:6] == [[8, 5, 0, 0, 0, 0]] * 3 + [[5, 8, 0, 0, 0, 0]]
+    assert tensors[:, relayout.AXES].tolist() == [[0, 1, 2, 3, 4, 5]] * 5 + [[1, 0, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]]
+    assert tensors[:, relayout.SHAPE].tolist()[2:6] == [[8, 5, 0, 0, 0, 0]] * 3 + [[5, 8, 0, 0, 0, 0]]
     assert uses.tolist() == [[0, 2, 1], [1, 2, 2], [2, 4, 0], [3, 4, 0], [4, 5, 0], [5, 6, 0]]
     assert tensors.dtype == uses.dtype == np.dtype(np.int32)
 
@@ -200,13 +191,13 @@ def test_a_transpose_whose_axes_are_unknown_has_the_layout_of_the_graph(axes: li
     unknown = CHAIN.node_feat.copy()
     unknown[5, 31:33] = axes
     graph = Graph(unknown, CHAIN.node_opcode, CHAIN.edge_index, CHAIN.node_splits)
-    _, uses = copy_tensors(graph, np.array([2]), np.array([[2, 0, 1]]))
+    _, uses = relayout.copy_tensors(graph, np.array([2]), np.array([[2, 0, 1]]))
     assert uses.tolist() == [[0, 2, 1], [1, 2, 2], [2, 4, 0], [3, 4, 0]]
 
 
 def test_a_reshape_has_one_operand_and_a_square_one_tensor_of_two_slots() -> None:
     graph = graph_of(("parameter", [4, 4], []), ("dot", [4, 4], [0]), ("reshape", [16], [1]))
-    tensors, uses = copy_tensors(graph, np.array([1, 2]), np.array([[1, 0, 0], [2, 1, 1]]))
+    tensors, uses = relayout.copy_tensors(graph, np.array([1, 2]), np.array([[1, 0, 0], [2, 1, 1]]))
     assert uses.tolist() == [[0, 1, 1], [0, 1, 2], [1, 2, 1]]
     assert tensors[:, 2].tolist() == [0, 0, 1]
     assert tensors[:, 3].tolist() == [4, 4, 4]

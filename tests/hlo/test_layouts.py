@@ -16,18 +16,10 @@ import hlorank
 from hlorank.config import ConfigError
 from hlorank.data.configurations import LAYOUT_DIMS
 from hlorank.files import DataError, write_json
+from hlorank.hlo import layout_json
 from hlorank.hlo.configurations import NothingToConfigureError
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto, ShapeProto
-from hlorank.hlo.layout_json import (
-    ModuleConfiguration,
-    NamedLayout,
-    NamedNodes,
-    apply,
-    module_fingerprint,
-    module_layouts,
-    shape_text,
-    to_configuration,
-)
+from hlorank.hlo.layout_json import NamedLayout
 from hlorank.hlo.layout_space import SEARCHES, Layouts, LayoutSpace, configuration_name, constrained, layout_space
 
 ABOUT = {"hlorank": "0.1.0", "model": "m", "collection": "layout:cpu:random", "rank": 1, "score": -0.5}
@@ -136,9 +128,9 @@ def test_each_layout_has_one_call_and_comes_back_from_json(module: HloModuleProt
         assert seen.issuperset(one.operand_ids)  # operands before users
         seen.add(one.id)
     assert layout_space(result).ranks.shape == (2, 3)
-    saved = ModuleConfiguration.model_validate_json(json.dumps(content(module, configuration)))
-    np.testing.assert_array_equal(module_layouts(module, saved), configuration)
-    assert apply(module, saved) == result
+    saved = layout_json.ModuleConfiguration.model_validate_json(json.dumps(content(module, configuration)))
+    np.testing.assert_array_equal(layout_json.module_layouts(module, saved), configuration)
+    assert layout_json.apply(module, saved) == result
     assert (configuration_name(configuration) == configuration_name(space.default)) == (not wanted)
 
 
@@ -200,7 +192,7 @@ def test_searches_measure_generations_once_and_breed_the_fastest(space: LayoutSp
 
 
 def content(module: HloModuleProto, layouts: Layouts) -> dict[str, Any]:
-    return to_configuration(module, layouts, ABOUT).model_dump(mode="json")
+    return layout_json.to_configuration(module, layouts, ABOUT).model_dump(mode="json")
 
 
 def test_the_file_names_instructions_shapes_and_layouts(module: HloModuleProto, layouts: Layouts) -> None:
@@ -213,13 +205,13 @@ def test_the_file_names_instructions_shapes_and_layouts(module: HloModuleProto, 
         **ABOUT,
         "version": 2,
         "module": "m",
-        "fingerprint": module_fingerprint(module),
+        "fingerprint": layout_json.module_fingerprint(module),
         "instructions": [dot, reshape],
     }
 
 
 def test_names_numbers_metadata_and_layouts_change_no_fingerprint(module: HloModuleProto) -> None:
-    before = module_fingerprint(module)
+    before = layout_json.module_fingerprint(module)
     other = copy.deepcopy(module)
     other.id = 7
     (computation,) = other.computations
@@ -231,14 +223,14 @@ def test_names_numbers_metadata_and_layouts_change_no_fingerprint(module: HloMod
         one.operand_ids[:] = [operand + 100 for operand in one.operand_ids]
         one.metadata.SetInParent()
         one.shape.layout.minor_to_major[:] = range(len(one.shape.dimensions))
-    assert module_fingerprint(other) == before
+    assert layout_json.module_fingerprint(other) == before
     for change in (HloInstructionProto(opcode="tanh"), HloInstructionProto(operand_ids=[110])):
         changed = copy.deepcopy(other)
         changed.computations[0].instructions[1].MergeFrom(change)
-        assert module_fingerprint(changed) != before
+        assert layout_json.module_fingerprint(changed) != before
     computation.instructions[2].operand_ids[0] = 1
     with pytest.raises(DataError):
-        module_fingerprint(other)
+        layout_json.module_fingerprint(other)
 
 
 def test_layouts_land_on_the_same_instructions_under_other_names(module: HloModuleProto, layouts: Layouts) -> None:
@@ -248,7 +240,7 @@ def test_layouts_land_on_the_same_instructions_under_other_names(module: HloModu
     other_dot.id, other_dot.name = 99, "dot.99"
     layouts = np.vstack([layouts, layout_space(module).default[:1]])
     saved = content(module, layouts)
-    expected = apply(module, ModuleConfiguration.model_validate(saved))
+    expected = layout_json.apply(module, layout_json.ModuleConfiguration.model_validate(saved))
     for names in (["dot.99", "dot.12"], ["dot.12", "dot.12"]):
         for instructions in (main.instructions, expected.computations[0].instructions):
             dots = [one for one in instructions if one.opcode == "dot"]
@@ -259,7 +251,7 @@ def test_layouts_land_on_the_same_instructions_under_other_names(module: HloModu
 
 def test_files_are_applied_to_their_module_only(module: HloModuleProto, layouts: Layouts, tmp_path: Path) -> None:
     write_json(tmp_path / "own.json", content(module, layouts))
-    expected = apply(module, to_configuration(module, layouts, ABOUT)).SerializeToString()
+    expected = layout_json.apply(module, layout_json.to_configuration(module, layouts, ABOUT)).SerializeToString()
     assert hlorank.apply_configuration(module.SerializeToString(), tmp_path / "own.json") == expected
     (tmp_path / "own.pb").write_bytes(module.SerializeToString())
     assert hlorank.apply_configuration(tmp_path / "own.pb", content(module, layouts)) == expected
@@ -302,7 +294,7 @@ def test_shapes_are_written_as_by_xla() -> None:
         ShapeProto(element_type=13, tuple_shapes=[ShapeProto(element_type=17)]),
     ]
     whole = ShapeProto(element_type=13, tuple_shapes=parts)
-    assert shape_text(whole) == "(f32[8,128], bf16[], type99[2], type-1[2], (token[]))"
+    assert layout_json.shape_text(whole) == "(f32[8,128], bf16[], type99[2], type-1[2], (token[]))"
 
 
 def test_changed_layouts_have_the_names_of_the_instruction(module: HloModuleProto, layouts: Layouts) -> None:
@@ -310,13 +302,13 @@ def test_changed_layouts_have_the_names_of_the_instruction(module: HloModuleProt
     space = layout_space(module)
     own = {one.opcode: one for one in computation.instructions}
     own["reshape"].shape.layout.minor_to_major[:] = [2, 1, 0]
-    assert NamedNodes(module, space.node_ids).changes(space.default) == []
+    assert layout_json.NamedNodes(module, space.node_ids).changes(space.default) == []
     stored = [[*computation.instructions], [*computation.instructions][::-1]]  # also where they are not in order
     for instructions in stored:
         del computation.instructions[:]
         computation.instructions.extend(instructions)
         for assigned, before in ((False, None), (True, [2, 1, 0])):
-            dot, reshape = NamedNodes(module, space.node_ids, assigned=assigned).changes(layouts)
+            dot, reshape = layout_json.NamedNodes(module, space.node_ids, assigned=assigned).changes(layouts)
             named = (dot.instruction, dot.opcode, dot.node, dot.tensor, dot.after)
             assert named == ("dot.12", "dot", 2, "operand 0", [0, 1])
             assert reshape == NamedLayout("main", "reshape.14", "reshape", 4, "output", "f32[2,2,4]", before, [1, 2, 0])

@@ -24,16 +24,8 @@ from hlorank.models.graph_inputs import GraphInputs, InputSizes
 from hlorank.models.layers.registry import RESIDUAL, widths
 from hlorank.models.serialization import input_sizes
 from hlorank.partition.partitioners import partition_graph
-from tests.models.dense_form import (
-    ALL_LAYERS,
-    ROWS,
-    MakeInputs,
-    MakeModel,
-    assert_exact,
-    block,
-    embed_rows,
-    reference_embedding,
-)
+from tests.models import dense_form
+from tests.models.dense_form import block
 from tests.sections import featurize_config
 
 
@@ -53,23 +45,23 @@ def test_embeddings_equal_the_dense_form(
     halo: int,
     instance_norm: bool,
     sizes: bool,
-    make_model: MakeModel,
-    make_inputs: MakeInputs,
+    make_model: dense_form.MakeModel,
+    make_inputs: dense_form.MakeInputs,
 ) -> None:
     """Values and gradients: each local configuration computed once, against every configuration computed by itself."""
     model = make_model(kind, block=block(*["instance_norm"] * instance_norm), layout_sizes=sizes, layout_moves=sizes)
     graph = make_inputs(segments=segments, halo=halo, kind=kind)
-    weight = torch.randn(len(ROWS), 12, dtype=torch.float64)
+    weight = torch.randn(len(dense_form.ROWS), 12, dtype=torch.float64)
     for j in range(segments):
-        embedded = embed_rows(model, graph, j, ROWS)
-        dense = torch.stack([reference_embedding(model, graph, j, row) for row in ROWS])
-        assert_exact(embedded, dense)
+        embedded = dense_form.embed_rows(model, graph, j, dense_form.ROWS)
+        dense = torch.stack([dense_form.reference_embedding(model, graph, j, row) for row in dense_form.ROWS])
+        dense_form.assert_exact(embedded, dense)
         learned = [*model.parameters()]  # with the head, and encoders that the segment does not use
         ours, theirs = (
             torch.autograd.grad((result * weight).sum(), learned, materialize_grads=True)
             for result in (embedded, dense)
         )
-        assert_exact(ours, theirs)
+        dense_form.assert_exact(ours, theirs)
 
 
 def assert_fast_equals_dense(model: CostModel, graph: GraphInputs, rows: np.ndarray, tolerance: float) -> None:
@@ -84,7 +76,7 @@ def assert_fast_equals_dense(model: CostModel, graph: GraphInputs, rows: np.ndar
     for j in range(len(graph.segments)):
         results = []
         for form, inputs in ((model, graph), (dense, exact)):
-            embedded = embed_rows(form, inputs, j, rows)
+            embedded = dense_form.embed_rows(form, inputs, j, rows)
             loss = embedded.square().mean()
             results.append((embedded, torch.autograd.grad(loss, list(form.parameters()), materialize_grads=True)))
         (ours, our_gradients), (theirs, their_gradients) = results
@@ -102,8 +94,8 @@ def assert_fast_equals_dense(model: CostModel, graph: GraphInputs, rows: np.ndar
     halo=st.integers(0, 3),
     seed=st.integers(0, 10**6),
     blocks=st.integers(0, 3),
-    names=st.lists(st.sampled_from([*ALL_LAYERS, RESIDUAL]), max_size=5),
-    stem=st.lists(st.sampled_from(ALL_LAYERS), max_size=1),
+    names=st.lists(st.sampled_from([*dense_form.ALL_LAYERS, RESIDUAL]), max_size=5),
+    stem=st.lists(st.sampled_from(dense_form.ALL_LAYERS), max_size=1),
     join=st.sampled_from(["early", "late", "every"]),
     directions=st.sampled_from(get_args(Directions)),
 )
@@ -117,8 +109,8 @@ def test_fast_paths_equal_the_dense_form_on_random_graphs(
     stem: list[str],
     join: str,
     directions: str,
-    make_model: MakeModel,
-    make_inputs: MakeInputs,
+    make_model: dense_form.MakeModel,
+    make_inputs: dense_form.MakeInputs,
 ) -> None:
     """In float64 only: repeated norms over a few nearly equal nodes amplify rounding a thousandfold."""
     assume(names.count("reproductions:ConfigurationGate") < 3)  # widths are 8, 4 and 2
@@ -167,7 +159,7 @@ def test_fast_paths_equal_the_dense_form_on_unet_3d(
     attention: bool,
     dtype: torch.dtype,
     tolerance: float,
-    make_model: MakeModel,
+    make_model: dense_form.MakeModel,
 ) -> None:
     features, sizes = unet_3d
     features = replace(features, node_feat=torch.from_numpy(features.node_feat).to(dtype).numpy())

@@ -20,30 +20,19 @@ from hlorank.training.fit_networks import EpochHistory
 from hlorank.training.gst.head_finetuning import HeadModule
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.setup import Trained
-from tests.training.training_helpers import (
-    DROPOUT,
-    STAGE,
-    WEIGHTS,
-    History,
-    Interrupted,
-    Runs,
-    Settings,
-    interrupt,
-    start,
-    validate_with,
-    wait_for_checkpoint,
-)
+from tests.training import training_helpers as helpers
+from tests.training.training_helpers import History, Runs, Settings
 
 
 def assert_same(folder: Path, other: Path) -> None:
     """Assert that two model folders hold the same bytes."""
-    for name in (WEIGHTS, "spec.json", "history.csv"):
+    for name in (helpers.WEIGHTS, "spec.json", "history.csv"):
         assert (folder / name).read_bytes() == (other / name).read_bytes()
 
 
 STEP = (RankingModule, "training_step")
 TWO = {"ensemble__seeds": 2, "trainer__averaging": "ema"}
-SWA = {**DROPOUT, "trainer__averaging": "swa"}
+SWA = {**helpers.DROPOUT, "trainer__averaging": "swa"}
 TABLE = {
     "method": "gst_efd",
     "trainer__graphs_per_step": 2,
@@ -56,8 +45,8 @@ TABLE = {
 @pytest.mark.parametrize(
     ("values", "owner", "name", "call", "left"),
     [
-        (DROPOUT, EpochHistory, "on_train_epoch_end", 1, 8),  # before a checkpoint
-        (DROPOUT, *STEP, 2, 12),
+        (helpers.DROPOUT, EpochHistory, "on_train_epoch_end", 1, 8),  # before a checkpoint
+        (helpers.DROPOUT, *STEP, 2, 12),
         (SWA, *STEP, 10, 4),
         (TWO, EpochHistory, "on_train_epoch_start", 1, 20),  # between epochs
         (TWO, *STEP, 12, 12),  # between members
@@ -80,13 +69,13 @@ def test_an_interrupted_training_continues(
 ) -> None:
     """An epoch has four steps, here of one or two graphs; complete ones are not trained again."""
     whole, config, resumed = trained(**values), settings(**values), tmp_path / "resumed"
-    interrupt(monkeypatch, owner, name, call)
-    with pytest.raises(Interrupted):
+    helpers.interrupt(monkeypatch, owner, name, call)
+    with pytest.raises(helpers.Interrupted):
         train(config, resumed)
     assert not resumed.exists()
     (failed,) = runs(config)
     assert failed.info.status == "FAILED"
-    steps = interrupt(monkeypatch, *STEP, None)
+    steps = helpers.interrupt(monkeypatch, *STEP, None)
     train(config, resumed)
     assert len(steps) == left
     assert_same(resumed, whole)
@@ -101,7 +90,11 @@ def test_an_interrupted_training_continues(
 
 
 def test_ctrl_c_ends_the_run_as_killed(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Runs, caplog: pytest.LogCaptureFixture
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    runs: Runs,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def press(module: RankingModule, *_: Any) -> None:
         signal.raise_signal(signal.SIGINT)
@@ -127,30 +120,39 @@ def test_ctrl_c_ends_the_run_as_killed(
 
 @pytest.mark.parametrize(("patience", "epochs"), [(1, 3), (99, 5)])
 def test_interrupted_after_the_last_epoch(
-    patience: int, epochs: int, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, history: History
+    patience: int,
+    epochs: int,
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    history: History,
 ) -> None:
     """It takes no further epoch, also if training stopped early."""
     # A further epoch would be the best one.
-    validate_with(monkeypatch, [0.1, 0.7, 0.4, 0.8, 0.2])
+    helpers.validate_with(monkeypatch, [0.1, 0.7, 0.4, 0.8, 0.2])
     config = settings(trainer__patience=patience, trainer__max_epochs=5)
     train(config, tmp_path / "whole")
     assert len(history(tmp_path / "whole")) == epochs
-    interrupt(monkeypatch, Trained, "save", 0)
-    with pytest.raises(Interrupted):
+    helpers.interrupt(monkeypatch, Trained, "save", 0)
+    with pytest.raises(helpers.Interrupted):
         train(config, tmp_path / "resumed")
-    interrupt(monkeypatch, *STEP, 0)  # fails at a further step
+    helpers.interrupt(monkeypatch, *STEP, 0)  # fails at a further step
     assert train(config, tmp_path / "resumed") == pytest.approx(0.8 if patience == 99 else 0.7)
     assert_same(tmp_path / "resumed", tmp_path / "whole")
 
 
 def test_a_checkpoint_of_another_training_is_refused(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, history: History, runs: Runs
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    history: History,
+    runs: Runs,
 ) -> None:
     """For example if checkpoints were copied into the folder of a training; by itself it has a folder of its own."""
     folders: list[Path] = []
     for method in ("gst_e", "gst_ed"):
-        interrupt(monkeypatch, EpochHistory, "on_train_epoch_start", 1)
-        with pytest.raises(Interrupted):
+        helpers.interrupt(monkeypatch, EpochHistory, "on_train_epoch_start", 1)
+        with pytest.raises(helpers.Interrupted):
             train(settings(method=method), tmp_path / "model")
         folders += sorted(set((tmp_path / "state" / "training").iterdir()) - set(folders))
     theirs, ours = (folder / "0" / "last.ckpt" for folder in folders)
@@ -179,15 +181,15 @@ def test_a_checkpoint_of_another_training_is_refused(
 @pytest.mark.slow
 def test_a_killed_stage_continues(settings: Settings, tmp_path: Path, runs: Runs) -> None:
     """Kill -9 of the process group of the real command, then the same command again."""
-    config = settings(**DROPOUT, trainer__max_epochs=30, trainer__patience=99, output=tmp_path / "resumed")
+    config = settings(**helpers.DROPOUT, trainer__max_epochs=30, trainer__patience=99, output=tmp_path / "resumed")
     train(config, tmp_path / "whole")
-    killed = start(tmp_path, config, *STAGE)
-    wait_for_checkpoint(tmp_path / "state", killed)
+    killed = helpers.start(tmp_path, config, *helpers.STAGE)
+    helpers.wait_for_checkpoint(tmp_path / "state", killed)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()
     assert killed.returncode == -signal.SIGKILL
     assert not (tmp_path / "resumed").exists()
-    again = start(tmp_path, config, *STAGE)
+    again = helpers.start(tmp_path, config, *helpers.STAGE)
     assert (again.communicate()[1], again.returncode) == ("", 0)
     assert_same(tmp_path / "resumed", tmp_path / "whole")
     assert [run.info.status for run in runs(config)] == ["FINISHED", "FINISHED"]
