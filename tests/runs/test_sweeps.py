@@ -125,8 +125,8 @@ def test_a_sweep_is_the_parent_of_its_jobs_and_has_their_table(
     assert call("method=full,gst", "seed=0,1", "model.width=20") == 0
     (parent,) = sweeps(client)
     assert parent.info.status == "FINISHED"
-    assert parent.data.tags[SWEEP].endswith(" method=full,gst seed=0,1 model.width=20")
-    assert parent.info.run_name.startswith("sweep method=full,gst seed=0,1 paths.")
+    assert parent.data.tags[SWEEP].startswith("method=full,gst seed=0,1 paths.")
+    assert parent.info.run_name == f"sweep {parent.data.tags[SWEEP]}"[:250]
     assert parent.data.metrics == pytest.approx({"sweep/jobs": 4, "sweep/best_kendall_tau": 0.67166667})
     assert parent.data.params == {"sweep/best/method": "full"}
     assert len(children(client, parent)) == 4
@@ -269,7 +269,7 @@ def test_one_process_at_a_time_runs_a_sweep(settings: Callable[..., Config], mon
     monkeypatch.setattr(sweep_module, "one_process", noted := Mock(wraps=one_process))
     for name, overrides in (("mine", []), ("mine", ["seed=0"]), (None, ["seed=0"]), (None, ["seed=1"])):
         named = settings(**{} if name is None else {"sweep__name": name})
-        assert sweep_module.Sweep(named, overrides, []).close(completed=True) == 0
+        assert sweep_module.Sweep(named, overrides).close(completed=True) == 0
     locked = [call.args[0] for call in noted.call_args_list]
     assert [locked.index(lock) for lock in locked] == [0, 0, 2, 3]
 

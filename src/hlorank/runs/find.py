@@ -87,6 +87,13 @@ def _search(conditions: str, **options: Any) -> list[Any]:
     return runs
 
 
+def tagged_runs(client: Any, parent: str) -> list[Any]:
+    """Return the runs in the table of a sweep, the latest last."""
+    query = f"tags.`{SWEEP}.{parent}` LIKE '%'"
+    experiment = client.get_run(parent).info.experiment_id
+    return list(client.search_runs([experiment], query, max_results=50_000, order_by=["attributes.start_time"]))
+
+
 def run_of_model(recorded: Mapping[str, Any], digest: str) -> Any:
     """Return the run that a model folder has recorded, or else the last run that evaluated the model of this digest."""
     if "run_id" in recorded and (run := stored_run(recorded["run_id"])) is not None:
@@ -97,11 +104,9 @@ def run_of_model(recorded: Mapping[str, Any], digest: str) -> Any:
 def best_runs(collection: str | None = None, sweep: str | None = None) -> list[dict[str, Any]]:
     """Return the settings with the best mean validation Kendall tau of each collection and features.
 
-    The mean is over seeds, and over folds where trainings of the same settings have several: these have a row of their
-    own, and are compared on each fold, too. Of trainings with equal settings, seed and features the latest counts. Rows
-    are in the order of the collections' names, the best first; of one collection, or of the sweep with a name, where
-    these are given. A row has the run of the best training, and its model: its folder if it is on this machine, else
-    its MLflow address.
+    The mean is over seeds and folds; several folds have a row of their own, and each is compared alone, too. Of equal
+    trainings the latest counts. A row has the run of the best training, and its model: its folder if it is on this
+    machine, else its MLflow address. Rows may be those of one collection, or of the sweep with a name.
     """
     from hlorank.evaluation.report.trainings import GRAPHS, compared
 

@@ -14,7 +14,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +22,13 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf, open_dict, read_write
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig, OmegaConf, errors, open_dict, read_write
 
 from hlorank.config import Config, ConfigError, TrackingConfig, load
 from hlorank.files import LOCKS, fingerprint, one_line, one_process, redact_credentials
 from hlorank.metrics import BEST_TAU, TRAIN_SECONDS
 from hlorank.runs import store
+from hlorank.runs.find import tagged_runs
 from hlorank.terminal import Column, print_table
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 TAU = "valid_kendall_tau"
 _KEY = "hlorank.sweep.key"  # machine, folder and command
 _REASON, _PARENT = "hlorank.reason", "mlflow.parentRunId"
+_ROOM = 200  # characters of a value in a tag, which MLflow would cut
 _DESCRIBED = 15  # rows of a table in the description of a sweep's run
 _STATES = ("interrupted", "failed", "pruned", "finished")
 _SEED, _SECONDS, _COLLECTION = "seed", "train_seconds", "collection"
@@ -50,9 +51,8 @@ log = logging.getLogger(__name__)
 
 def task_overrides() -> list[str]:
     """Return the overrides of the command or job that this process runs, without credentials; none outside of Hydra."""
-    if not HydraConfig.initialized():
-        return []
-    return [redact_credentials(override) for override in HydraConfig.get().overrides.task]
+    overrides = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
+    return [redact_credentials(override) for override in overrides]
 
 
 def chosen_experiment() -> str | None:
@@ -72,16 +72,8 @@ def job_tags() -> dict[str, str]:
 
 def _tags(parent: str, overrides: Iterable[str]) -> dict[str, str]:
     pairs = [redact_credentials(override).lstrip("+").partition("=") for override in overrides]
-    room = store.NOTE_LENGTH // 2 // max(1, len(pairs))  # of a tag, which MLflow would cut
-    values = {
-        key: value if len(value) <= room else f"{value[:room]}... {fingerprint(value)}" for key, _, value in pairs
-    }
-    return {f"{store.SWEEP}.{parent}": json.dumps(values, sort_keys=True, ensure_ascii=False)}
-
-
-def varied_keys() -> list[str]:
-    """Return the keys of which the current sweep tries several values; none outside of sweeps."""
-    return os.environ.get(store.VARIED_VARIABLE, "").split(",")
+    values = {key: value if len(value) <= _ROOM else fingerprint(value) for key, _, value in pairs}
+    return {f"{store.SWEEP}.{parent}": json.dumps(values, sort_keys=True)}
 
 
 def claim(config: TrackingConfig, run_id: str) -> None:
@@ -91,7 +83,7 @@ def claim(config: TrackingConfig, run_id: str) -> None:
     for tag, values in job_tags().items():
         client = MlflowClient(store.tracking_uri(config))
         earlier = json.loads(client.get_run(run_id).data.tags.get(tag, "{}"))  # of a job that names a default
-        client.set_tag(run_id, tag, json.dumps(earlier | json.loads(values), sort_keys=True, ensure_ascii=False))
+        client.set_tag(run_id, tag, json.dumps(earlier | json.loads(values), sort_keys=True))
 
 
 def _record_failure(client: Any, parent: str, overrides: Iterable[str], error: Exception) -> None:
@@ -118,13 +110,6 @@ def _retry(client: Any, parent: str) -> list[Any]:
     return failures
 
 
-def tagged_runs(client: Any, parent: str) -> list[Any]:
-    """Return the runs in the table of a sweep, the latest last."""
-    query = f"tags.`{store.SWEEP}.{parent}` LIKE '%'"
-    experiment = client.get_run(parent).info.experiment_id
-    return list(client.search_runs([experiment], query, max_results=50_000, order_by=["attributes.start_time"]))
-
-
 def _state(run: Any) -> str:
     tags, status = run.data.tags, run.info.status
     if BEST_TAU in run.data.metrics or status == "FINISHED":
@@ -149,8 +134,7 @@ def job_table(client: Any, parent: str) -> pd.DataFrame:
     results = [
         {
             _SEED: run.data.params.get(_SEED, json.loads(job).get(_SEED, "")),
-            # A store writes infinity as the largest number that it has room for, of 309 digits.
-            TAU: tau if (tau := run.data.metrics.get(BEST_TAU)) is not None and tau <= 1 else None,
+            TAU: tau if (tau := run.data.metrics.get(BEST_TAU, 2)) <= 1 else None,  # infinity is a number of 309 digits
             _SECONDS: run.data.metrics.get(TRAIN_SECONDS) if _state(run) == "finished" else None,
             "state": _state(run),
             "run_id": run.info.run_id,
@@ -159,8 +143,7 @@ def job_table(client: Any, parent: str) -> pd.DataFrame:
         for job, run in jobs.items()
     ]
     table = overrides[keys].join(pd.DataFrame(results, columns=_RESULTS).astype({TAU: float, _SECONDS: float}))
-    first = [_COLLECTION] * (_COLLECTION in keys)  # Kendall taus of several cannot be compared
-    order = [*first, TAU, *keys, _SEED]
+    order = [*[_COLLECTION] * (_COLLECTION in keys), TAU, *keys, _SEED]  # taus of several cannot be compared
     return table.sort_values(order, ascending=[key != TAU for key in order], ignore_index=True)
 
 
@@ -206,7 +189,7 @@ class Sweep:
     checkout that was interrupted.
     """
 
-    def __init__(self, config: Config, overrides: Sequence[str], varied: Sequence[str]) -> None:
+    def __init__(self, config: Config, overrides: Sequence[str]) -> None:
         from mlflow.tracking import MlflowClient
 
         name, locks = config.sweep.name, Path(config.paths.state) / LOCKS
@@ -227,9 +210,7 @@ class Sweep:
             client.update_run(self.run_id, status="RUNNING")
         else:
             tags = {store.SWEEP: command, _KEY: key} | ({store.NAME: name} if name else {})
-            first = sorted(overrides, key=lambda override: override.lstrip("+").partition("=")[0] not in varied)
-            shown = redact_credentials(f"sweep {name or ' '.join(first)}")
-            run = client.create_run(experiment, run_name=shown[: store.NAME_LENGTH], tags=tags)
+            run = client.create_run(experiment, run_name=f"sweep {name or command}"[: store.NAME_LENGTH], tags=tags)
             self.run_id = run.info.run_id
         self._before = self._jobs()
 
@@ -275,28 +256,25 @@ class Sweep:
         return len(failures)
 
     def _earlier(self) -> str:
-        """Return links to the trainings that began before the sweep, which MLflow does not show as its children."""
-        runs = [one for one in tagged_runs(self._client, self.run_id) if one.data.tags.get(_PARENT) != self.run_id]
-        links = [
-            f"[{run.info.run_name}](#/experiments/{run.info.experiment_id}/runs/{run.info.run_id})" for run in runs
-        ]
-        return f"\nTrainings that had finished before: {', '.join(links)}\n" if links else ""
+        """Return links to trainings that had finished, which MLflow does not show as children of the sweep."""
+        runs = (run for run in tagged_runs(self._client, self.run_id) if run.data.tags.get(_PARENT) != self.run_id)
+        link = "- [{0.run_name}](#/experiments/{0.experiment_id}/runs/{0.run_id})\n"
+        links = "".join(link.format(run.info) for run in runs)
+        return links and f"\nTrainings that had finished before:\n\n{links}"
 
     def _log_best(self, jobs: int, seeds: pd.DataFrame) -> None:
         """Log the number of jobs, and the best mean over seeds with its settings, those of each collection."""
         from mlflow.exceptions import MlflowException
 
         self._client.log_metric(self.run_id, "sweep/jobs", jobs)
-        by_collection = _COLLECTION in seeds
-        for row in (seeds.drop_duplicates(_COLLECTION) if by_collection else seeds[:1]).to_dict("records"):
-            place = f"sweep/{row.pop(_COLLECTION)}" if by_collection else "sweep"
+        for row in (seeds.drop_duplicates(_COLLECTION) if _COLLECTION in seeds else seeds[:1]).to_dict("records"):
+            place = f"sweep/{row.pop(_COLLECTION)}" if _COLLECTION in row else "sweep"
             self._client.log_metric(self.run_id, f"{place}/best_kendall_tau", row["mean"], step=jobs)
-            for key in [str(key) for key in row if key not in {"seeds", "mean", "standard_deviation"}]:
-                name = re.sub(r"[^\w. /-]", "_", key)  # what names of parameters may have
-                try:
-                    self._client.log_param(self.run_id, f"{place}/best/{name}", row[key])
-                except MlflowException:  # a parameter cannot change, and the sweep has grown
-                    self._client.log_param(self.run_id, f"{place}/best of {jobs}/{name}", row[key])
+            for key in row.keys() - {"seeds", "mean", "standard_deviation"}:
+                for name in ("best", f"best of {jobs}"):  # a parameter cannot change when the sweep has grown
+                    with suppress(MlflowException):
+                        self._client.log_param(self.run_id, f"{place}/{name}/{key}", row[key])
+                        break
 
 
 _open: list[Sweep] = []
@@ -311,10 +289,11 @@ class SweepRun(Callback):
             return
         try:
             params, overrides = config.hydra.sweeper.get("params") or {}, list(config.hydra.overrides.task)
-            texts = [*(f"{key}={value}" for key, value in params.items()), *overrides]
-            parsed = OverridesParser.create().parse_overrides(texts)
+            texts = [f"{key}={value}" for key, value in params.items()]
+            parsed = OverridesParser.create().parse_overrides([*texts, *overrides])
             varied = [override.key_or_group for override in parsed if override.is_sweep_override()]
-            sweep = Sweep(own_config(config), overrides, varied)
+            overrides.sort(key=lambda override: override.lstrip("+").partition("=")[0] not in varied)
+            sweep = Sweep(own_config(config), overrides)
         except Exception as error:
             if (lines := store.error_lines(error)) is None:
                 raise
@@ -349,7 +328,7 @@ def plain_values(composed: DictConfig) -> Any:
     """Return a composition with its interpolations resolved; a ConfigError names the key that cannot be."""
     try:
         return OmegaConf.to_container(composed, resolve=True)
-    except OmegaConfBaseException as error:
+    except errors.OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key}: {(error.msg or str(error)).splitlines()[0]}") from None
 
 

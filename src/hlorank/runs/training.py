@@ -24,7 +24,7 @@ from hlorank.data.collection import SPLITS
 from hlorank.metrics import BEST_TAU, EXPERIMENT, TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU
 from hlorank.runs import store
 from hlorank.runs.search import current_trial
-from hlorank.runs.sweeps import chosen_experiment, claim, in_sweep, job_tags, short_value, task_overrides, varied_keys
+from hlorank.runs.sweeps import chosen_experiment, claim, in_sweep, job_tags, short_value, task_overrides
 from hlorank.training.process_group import ProcessGroup
 from hlorank.training.setup import Setup, Trained, peak_memory_bytes
 
@@ -209,7 +209,7 @@ def run_name(setup: Setup, overrides: Sequence[str]) -> str:
     settings = {key: f"{key.rpartition('.')[2]}={short_value(value)}" for key, value in named.items()}
     own = {"method": setup.spec.method, "DVC": os.environ.get("DVC_EXP_NAME", ""), **settings}
     own["collection"] = setup.spec.collection
-    varied = varied_keys()
+    varied = os.environ.get(store.VARIED_VARIABLE, "").split(",")
     return " ".join(filter(None, (own[key] for key in sorted(own, key=lambda key: key not in varied))))[
         : store.NAME_LENGTH
     ]
