@@ -12,18 +12,8 @@ from typing import Any
 
 from hlorank.compute import SERIAL, map_graphs
 from hlorank.config import ComputeConfig, FeaturizeConfig
-from hlorank.data.collection import (
-    SPLITS,
-    Collection,
-    Kind,
-    Split,
-    graph_files,
-    made_from,
-    measured_family,
-    read_graph,
-    sidecar_path,
-    split_half_tau,
-)
+from hlorank.data import collection as official
+from hlorank.data.collection import SPLITS, Collection, Kind, Split
 from hlorank.data.configurations import LAYOUT_VALUES, TILE_FEATURES, MeasuredGraph
 from hlorank.data.splits import family
 from hlorank.featurize import feature_store
@@ -49,11 +39,11 @@ def featurize_collection(
     of other graphs are removed. The bytes written depend neither on `compute` nor on an earlier content. A DataError
     says that the train split is empty, or names all damaged files.
     """
-    files = {split: graph_files(raw, collection, split) for split in SPLITS}
+    files = {split: official.graph_files(raw, collection, split) for split in SPLITS}
     if not files["train"]:
         expected = "at least one npz file in the train split, to fit statistics on"
         raise DataError("train", expected, "none", file=raw / collection.path)
-    featurize_files(files, collection, config, output, compute, made_from(raw, collection))
+    featurize_files(files, collection, config, output, compute, official.made_from(raw, collection))
 
 
 def featurize_files(
@@ -119,12 +109,12 @@ def _store_graphs(
 
 def _source(path: Path, protobuf: bool) -> str:
     """Return the SHA-256 of the files that a graph is read from: its npz file and the files next to it."""
-    files = [path, *([existing_extra(path)] if protobuf else []), sidecar_path(path)]
+    files = [path, *([existing_extra(path)] if protobuf else []), official.sidecar_path(path)]
     return " ".join(sha256_file(file) for file in files if file.is_file())
 
 
 def _read(path: Path, kind: Kind, protobuf: bool, first: int | None = None) -> tuple[MeasuredGraph, Extra | None]:
-    measured = read_graph(path, kind, first)
+    measured = official.read_graph(path, kind, first)
     return measured, read_extra(path, measured.graph.nodes) if protobuf else None
 
 
@@ -148,8 +138,8 @@ def _store_graph(
     if entry is None:
         measured, extra = _read(path, kind, protobuf)
         features = featurize_graph(measured, spec, extra)
-        named = measured_family(path) or family(path.stem)
-        features = replace(features, split_half_tau=split_half_tau(path), family=named)
+        named = official.measured_family(path) or family(path.stem)
+        features = replace(features, split_half_tau=official.split_half_tau(path), family=named)
         entry = feature_store.write_graph_features(folder, features, measured.graph, key)
     return source, entry
 

@@ -16,18 +16,8 @@ from pydantic import Field, model_validator
 from hlorank.compute import SERIAL, map_graphs
 from hlorank.config import ConfigError, Section
 from hlorank.config.root import Address
-from hlorank.data.collection import (
-    SPLITS,
-    Collection,
-    Kind,
-    Split,
-    graph_files,
-    measured_family,
-    read_graph,
-    remove_stale,
-    sidecar_path,
-    split_half_tau,
-)
+from hlorank.data import collection as official
+from hlorank.data.collection import SPLITS, Collection, Kind, Split
 from hlorank.data.splits import MIN_FOLDS, family, split_graphs
 from hlorank.files import DataError, atomic_path, resolve_path
 from hlorank.hlo.extra import extra_path, read_extra
@@ -83,7 +73,7 @@ def fetch(collection: Collection, config: LocalConfig, output: Path) -> None:
         split_file = resolve_path(config.split_file)
         sources = new_splits(names, withheld, collection, split_file, config.folds, config.fold)
     copies = {output / split / f"{names[path]}.npz": path for path, split in sources.items()}
-    for path_of in (extra_path, sidecar_path):
+    for path_of in (extra_path, official.sidecar_path):
         copies |= {path_of(copy): file for copy, path in list(copies.items()) if (file := path_of(path)).is_file()}
     filecmp.clear_cache()  # it takes files of the size and time of an earlier comparison for unchanged
     for copy, path in copies.items():
@@ -91,7 +81,7 @@ def fetch(collection: Collection, config: LocalConfig, output: Path) -> None:
             # Not a link: DVC may protect or replace files in its output folders.
             with atomic_path(copy) as temporary:
                 shutil.copyfile(path, temporary)
-    remove_stale(output, copies.keys())
+    official.remove_stale(output, copies.keys())
     counts = Counter(sources.values())
     _log.info("%s: %s", collection, ", ".join(f"{counts[split]} {split}" for split in SPLITS))
 
@@ -102,9 +92,9 @@ def find_files(root: Path, collection: Collection, *, flat: bool) -> tuple[Path,
     `flat` accepts files directly in the collection's folder, which count as test. No files are a DataError.
     """
     for tree in (root, root / "npz"):
-        files = {path: split for split in SPLITS for path in graph_files(tree, collection, split)}
+        files = {path: split for split in SPLITS for path in official.graph_files(tree, collection, split)}
         if not files and flat:
-            files = dict.fromkeys(graph_files(tree, collection, None), "test")  # until they get splits
+            files = dict.fromkeys(official.graph_files(tree, collection, None), "test")  # until they get splits
         if files:
             return tree / collection.path, files
     patterns = ("layout/*/*", "tile/*", "npz/layout/*/*", "npz/tile/*")
@@ -116,10 +106,10 @@ def find_files(root: Path, collection: Collection, *, flat: bool) -> tuple[Path,
 
 def _withheld(kind: Kind, path: Path) -> Path | None:
     """Validate a file and the files next to it; return it if its labels are withheld."""
-    measured = read_graph(path, kind)
+    measured = official.read_graph(path, kind)
     if extra_path(path).is_file():
         read_extra(path, measured.graph.nodes)
-    split_half_tau(path)
+    official.split_half_tau(path)
     return path if measured.measurements.withheld else None
 
 
@@ -130,6 +120,8 @@ def new_splits(
     if repeated := [name for name, count in Counter(names.values()).items() if count > 1]:
         folder = next(iter(names)).parents[1]
         raise DataError("graph names", "each in one split of the tree", ", ".join(repeated), file=folder)
-    labelled = {names[path]: measured_family(path) or family(path.stem) for path in names if path not in withheld}
+    labelled = {
+        names[path]: official.measured_family(path) or family(path.stem) for path in names if path not in withheld
+    }
     splits = split_graphs(collection, labelled, split_file, folds, fold)
     return {path: splits.get(name, "test") for path, name in names.items()}

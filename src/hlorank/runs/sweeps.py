@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 TAU = "valid_kendall_tau"
 _KEY = "hlorank.sweep.key"  # machine, folder and command
 _REASON, _PARENT = "hlorank.reason", "mlflow.parentRunId"
-_ROOM = 200  # characters of a value in a tag, which MLflow would cut
-_DESCRIBED = 15  # rows of a table in the description of a sweep's run
+_DESCRIBED, _ROOM = 15, 200  # rows of a table in the description, and characters of a value in a tag
 _STATES = ("interrupted", "failed", "pruned", "finished")
 _SEED, _SECONDS, _COLLECTION = "seed", "train_seconds", "collection"
 _RESULTS = [_SEED, TAU, _SECONDS, "state", "run_id", "reason"]  # columns of the table after the keys
@@ -288,10 +287,11 @@ class SweepRun(Callback):
         if config.hydra.job.name != "train":
             return
         try:
-            params, overrides = config.hydra.sweeper.get("params") or {}, list(config.hydra.overrides.task)
-            texts = [f"{key}={value}" for key, value in params.items()]
+            given: Any = OmegaConf.to_container(config.hydra)
+            overrides = given["overrides"]["task"]
+            texts = [f"{key}={value}" for key, value in (given["sweeper"].get("params") or {}).items()]
             parsed = OverridesParser.create().parse_overrides([*texts, *overrides])
-            varied = [override.key_or_group for override in parsed if override.is_sweep_override()]
+            varied = [one.key_or_group for one in parsed if one.is_sweep_override()]
             overrides.sort(key=lambda override: override.lstrip("+").partition("=")[0] not in varied)
             sweep = Sweep(own_config(config), overrides)
         except Exception as error:

@@ -99,10 +99,9 @@ def stage(
             _quieten()
             try:
                 _check(sys.argv[1:], name, (*ALWAYS_READ, *reads))
-                options = [option for option in sys.argv[1:] if option in _MULTIRUN]  # they come first, as Hydra wants
-                others = [argument for argument in sys.argv[1:] if argument not in _MULTIRUN]
-                accepted = [_accepted_by_hydra(argument, bool(options)) for argument in others]
-                sys.argv[1:] = [*options, *chain.from_iterable(accepted)]
+                options = [option for option in sys.argv[1:] if option in _MULTIRUN]  # come first, as Hydra wants
+                others = (_accepted_by_hydra(one, bool(options)) for one in sys.argv[1:] if one not in _MULTIRUN)
+                sys.argv[1:] = [*options, *chain.from_iterable(others)]
                 with sweep_report():
                     composed_run()
             except KeyboardInterrupt:
