@@ -293,7 +293,7 @@ print(json.dumps({"predictions": predictions, "hlorank": hlorank.__file__}))
 """
 _MODULES = {"hydra-core": "hydra", "scikit-learn": "sklearn"}
 # MLflow and PyTorch Geometric require these.
-_INDIRECT = {"jinja2", "matplotlib", "requests", "scikit-learn", "sqlalchemy", "urllib3", "uvicorn"}
+_INDIRECT = {"jinja2", "matplotlib", "psutil", "requests", "scikit-learn", "sqlalchemy", "urllib3", "uvicorn"}
 
 
 def isolated(package: Path, body: dict[str, Any], tmp_path: Path) -> dict[str, Any]:

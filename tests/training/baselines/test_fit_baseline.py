@@ -84,7 +84,7 @@ def test_files_and_run(method: str, small: Settings, tmp_path: Path, history: Hi
     assert (run.info.status, run.info.run_name) == ("FINISHED", f"{method} layout:synthetic:random")
     assert json.loads((tmp_path / "model" / "run.json").read_text())["run_id"] == run.info.run_id
     sections = {key.partition(".")[0] for key in run.data.params} - {"baseline"}
-    assert sections == {"collection", "method", "seed", "featurize", "trainer"}
+    assert sections == {"collection", "data", "method", "seed", "featurize", "trainer"}
     assert run.data.params.get("baseline.iterations") == ("12" if method in TREES else None)
     client, rows = MlflowClient(config.tracking.uri), history(tmp_path / "model")
     for key, column in ((TRAIN_LOSS, "train_loss"), (VALID_TAU, "valid_kendall_tau")):
