@@ -210,5 +210,7 @@ def test_registered_models_as_json_and_errors(registered: list[Any], call: Comma
     expected = {"model": "layout.cpu.random", "version": 1, "new": True, "champion": True}
     assert {key: printed[key] for key in expected} == expected
     assert printed["valid_tau"] == {"evaluate": 0.5, "training": 0.25}
+    shown, error = call("register", "one", "missing", "two", status=2)
+    assert (registered[1:], "layout.cpu.random" in shown, "missing: model: " in error) == ([("one", False)], True, True)
     registered.clear()  # a champion that a later model replaces is none in the end
     assert [one["champion"] for one in call.json("register", "one", "better")] == [False, True]

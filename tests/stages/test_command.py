@@ -246,6 +246,7 @@ def test_what_hydra_does_not_take_is_taken_or_one_line(
     assert [*call(lambda config: None, "loss={mse: .1}", *mode)[0].loss] == ["mse"]
     for wrong, named in (
         ("trainer.max_epoch=1", "max_epochs"),
+        ("kind=tile", "collection") if mode else ("model.block=[GatConv]", "GATConv"),
         ("trainer.learning_rate=${oc.env:UNSET}", "UNSET"),
         ("paths.raw=[a=b", "paths.raw='[a=b'"),
         ("hydra/sweeper=optuna", "search"),

@@ -100,14 +100,18 @@ def _register(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--champion: expected one model, found {len(arguments.model)}")
     from hlorank.runs.registry import MEASURES, register
 
-    registrations = _final([register(model, arguments.champion) for model in arguments.model])
-    rows: list[Sequence[str] | str] = []
-    for model in registrations:
-        taus = [f"{model.valid_tau[measure]:.4f}" if measure in model.valid_tau else "" for measure in MEASURES]
-        champion = "yes" if model.champion else "no"
-        rows.append([model.model, str(model.version), champion, model.method, model.seed, *taus, model.data])
-        rows.append(f"  {'' if model.new else 'registered before; '}{model.reason}")
-    print_result(arguments, [*map(asdict, registrations)], _REGISTERED, rows)
+    done: list[Registration] = []
+    try:
+        done.extend(register(model, arguments.champion) for model in arguments.model)
+    finally:  # also of the models before one that cannot be registered
+        rows: list[Sequence[str] | str] = []
+        for model in (registrations := _final(done)):
+            taus = [f"{model.valid_tau[measure]:.4f}" if measure in model.valid_tau else "" for measure in MEASURES]
+            champion = "yes" if model.champion else "no"
+            rows.append([model.model, str(model.version), champion, model.method, model.seed, *taus, model.data])
+            rows.append(f"  {'' if model.new else 'registered before; '}{model.reason}")
+        if done:
+            print_result(arguments, [*map(asdict, registrations)], _REGISTERED, rows)
     return 0
 
 

@@ -184,8 +184,8 @@ def registered(*points: str, also: tuple[str, ...] = ()) -> AfterValidator:
             import_plugin(module)
         if not known or any(name in entries for entries in known):
             return name
-        if module is not None:
-            known[0][name]  # its error says what the module lacks
+        if module is not None or (len(known) == 1 and name[:1].isupper()):
+            known[0][name]  # its error says what the module lacks, or how PyTorch Geometric writes the name
         names = ", ".join([*(name for entries in known for name in entries), *also])
         raise UnknownNameError(f"expected one of {names}")
 

@@ -104,10 +104,10 @@ def _new_version(client: Any, folder: Path, spec: Spec, name: str, digest: str) 
 
     recorded = recorded_run(folder)
     if (run := run_of_model(recorded, digest)) is None:
-        store = recorded.get("tracking_uri", "its store")
-        found = f"{recorded.get('run_id', 'none')}, which is not; set MLFLOW_TRACKING_URI to {store}, or run the stage "
-        expected = f"a run in the MLflow store {redact_credentials(get_tracking_uri())}"
-        raise DataError("run_id", expected, f"{found}evaluate, which opens one", file=folder / RUN)
+        store, place = redact_credentials(get_tracking_uri()), recorded.get("tracking_uri", "that of its training")
+        remedy = f"set MLFLOW_TRACKING_URI to {place}, or run the stage evaluate, which opens a run"
+        expected, found = f"a run in the MLflow store {store}", recorded.get("run_id", "none")
+        raise DataError("run_id", expected, f"{found}; {remedy}", file=folder / RUN)
     run_id, seed = run.info.run_id, run.data.params.get("seed", "")
     described = {"collection": spec.collection, "method": spec.method, "data": spec.data, "seed": seed}
     disable_logging()  # MLflow prints lines about the version to standard error, whatever its level of logging

@@ -78,7 +78,8 @@ def existing_store() -> str:
     uri: str = mlflow.get_tracking_uri()
     path = database_file(uri)
     if path is not None and not path.is_file():
-        remedy = "no such file; run in the project's folder after make repro, or set MLFLOW_TRACKING_URI"
+        remedy = "no such file, as dvc pull brings none: hlorank report models compares pulled models, and make repro "
+        remedy += "writes runs; outside of the project's folder, set MLFLOW_TRACKING_URI"
         raise DataError("tracking store", "an MLflow database", remedy, file=path)  # MLflow would create an empty one
     check_server(uri)
     check_server(mlflow.get_registry_uri())

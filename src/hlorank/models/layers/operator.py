@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hlorank.config import Directions
+from hlorank.config.extension_point import UnknownNameError
 from hlorank.models.compression.declarations import EdgeForm, EdgeKind, Mixing, Norm
 from hlorank.models.compression.plan import QuotientEdges
 from hlorank.models.layers.layer import Layer, mlp
@@ -117,4 +118,6 @@ def own_operator(name: str) -> type[nn.Module] | None:
     import torch_geometric.nn as operators
 
     kind = getattr(operators, name, None)
+    if kind is None and (similar := [known for known in dir(operators) if known.lower() == name.lower()]):
+        raise UnknownNameError(f"expected {similar[0]}, in these upper and lower case letters")
     return kind if is_operator(kind) else None
