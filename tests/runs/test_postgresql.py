@@ -24,10 +24,9 @@ from tests.servers import postgresql
 
 ROOT = Path(hlorank.__file__).parents[2]
 _OPEN_A_RUN = (
-    "import sys\n"
     "from hlorank.config import TrackingConfig\n"
     "from hlorank.runs.store import open_run\n"
-    "config = TrackingConfig(uri=sys.argv[1], experiment='at once', artifacts='artifacts')\n"
+    "config = TrackingConfig(uri='sqlite:///none.db', experiment='at once', artifacts='artifacts')\n"
     "with open_run(config, 'name', {}):\n    pass"
 )
 
@@ -42,8 +41,9 @@ def part() -> tuple[str, str]:
 def open_runs_at_once(address: str, folder: Path) -> None:
     """Open runs in two processes, in a database without MLflow's tables."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_TR", "HYDRA"))}
-    settings: dict[str, Any] = {"env": environment | {"PYTHONPATH": str(ROOT / "src")}, "stderr": subprocess.PIPE}
-    command = [sys.executable, "-c", _OPEN_A_RUN, address]
+    environment |= {"PYTHONPATH": str(ROOT / "src"), "MLFLOW_TRACKING_URI": address}
+    settings: dict[str, Any] = {"env": environment, "stderr": subprocess.PIPE}
+    command = [sys.executable, "-c", _OPEN_A_RUN]
     started = [subprocess.Popen(command, cwd=folder, text=True, **settings) for _ in range(2)]
     errors = [process.communicate()[1] for process in started]
     assert [process.returncode for process in started] == [0, 0], errors
