@@ -6,7 +6,7 @@ import os
 import sys
 
 # For `python -m hlorank...` without -P: files of the working folder would be imported in place of libraries.
-if "-m" in sys.orig_argv and sys.orig_argv[sys.orig_argv.index("-m") + 1].startswith("hlorank"):
+if sys.argv[:1] == ["-m"] and "-m hlorank" in " ".join(sys.orig_argv):  # as long as Python looks for the module
     os.environ["PYTHONSAFEPATH"] = "1"  # of the processes that this one starts
     if not sys.flags.safe_path and sys.path[0] == os.getcwd():  # noqa: PTH109 - without another import
         del sys.path[0]

@@ -48,7 +48,7 @@ class Group:
 
     @property
     def repeated(self) -> str:
-        """What the runs differ in."""
+        """The name of the repetitions in which the runs differ."""
         return "seeds" if self.folds == 1 else "folds" if self.seeds == 1 else "seeds and folds"
 
     @property

@@ -38,7 +38,7 @@ Score = Callable[[Path, Collection, Path], object]
 
 
 class _Spec(Section, extra="allow"):
-    """What a report reads of spec.json, besides what it shows as it is."""
+    """The keys of spec.json that a report computes with."""
 
     steps: int = Field(0, ge=0, lt=2**63)
     features: dict[str, Any] = Field(default_factory=dict)
