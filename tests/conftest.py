@@ -20,28 +20,22 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from hlorank.config import Config, ModelConfig, extension_point
+from hlorank.config import Config, extension_point
 from hlorank.data.collection import Collection
-from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.files import SHARED_VARIABLE, shared_dir
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto
 from hlorank.stages.command import load_composed
 from tests.browser import PROGRAMS, Browser, chromium
-from tests.layouts import layout_features
 from tests.sections import baseline_config
 from tests.tile_kernels import write_tile_kernels
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
-    from hlorank.models.cost_model import CostModel
-
 ROOT = Path(__file__).parents[1]
 hypothesis.settings.register_profile("hlorank", deadline=None)  # a busy machine changes no result
 hypothesis.settings.load_profile("hlorank")
 Settings = Callable[..., Config]
-MakeFeatures = Callable[..., GraphFeatures]
-MakeModel = Callable[..., "CostModel"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -191,112 +185,6 @@ def _settings(folder: Path, collections: Path, tracking_database: Path) -> Setti
         merged = OmegaConf.merge(composed, kept)
         assert isinstance(merged, DictConfig)
         return load_composed(merged)
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def make_model() -> MakeModel:
-    """Make a float64 model that fits random graphs; keywords change its configuration."""
-    import torch
-
-    from hlorank.models.cost_model import CostModel
-    from hlorank.models.graph_inputs import InputSizes
-
-    config = ModelConfig(
-        width=6,
-        stem=[],
-        blocks=2,
-        block=["layer_norm", "sage", "gelu", "residual"],
-        post_layers=["layer_norm"],
-        pooling=["mean", "max"],
-        head="mlp",
-        directions="separate",
-        join="early",
-        opcode_width=3,
-        opcode_init=False,
-        layout_width=2,
-        layout_sizes=True,
-        layout_moves=True,
-        tile_bins=0,
-        heads=2,
-        dropout=0.0,
-        drop_edge=0.0,
-        permutations=1,
-        operators={},
-    )
-
-    def make(kind: str = "layout", aggregation: str = "sum", **changes: Any) -> CostModel:
-        torch.manual_seed(0)
-        sizes = InputSizes("tile" if kind == "tile" else "layout", 4, 6, 5 if kind == "tile" else 0)
-        return CostModel(config.model_copy(update=changes), sizes, aggregation).double()
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def make_features() -> MakeFeatures:
-    """Make random features of one graph, by default in float64."""
-
-    def make(
-        kind: str = "layout", nodes: int = 24, distinct: int = 12, seed: int = 0, dtype: type = np.float64
-    ) -> GraphFeatures:
-        rng = np.random.default_rng(seed)
-        edges = np.array([(u, int(rng.integers(u))) for u in range(1, nodes) for _ in range(2)], dtype=np.int64)
-        configurations: LayoutFeatures | TileFeatures
-        if kind == "tile":
-            configurations = TileFeatures(rng.normal(size=(distinct, 5)).astype(dtype))
-        else:
-            node_ids = np.sort(rng.choice(nodes, size=max(1, nodes // 4), replace=False))
-            # Few values, so that segments see the same local configuration several times.
-            codes = np.unique(rng.integers(0, 2, size=(50 * distinct, len(node_ids))), axis=0)
-            codes = rng.permutation(codes)[:distinct]
-            assert len(codes) == distinct
-            codebook = rng.integers(-1, 6, size=(3, 18)).astype(np.int8)
-            # Drawn apart, so that all else is as without them.
-            apart = np.random.default_rng(seed)
-            sizes = apart.integers(1, 300, size=(3, 18)) * (codebook >= 0)
-            configurations = layout_features(
-                node_ids,
-                codebook,
-                sizes.astype(np.float32),
-                codes.astype(np.uint8),
-                apart.random((3, 3), dtype=np.float32),
-            )
-        runtime = rng.permutation(np.arange(1, distinct + 1)) * 1000
-        return GraphFeatures(
-            name="graph",
-            node_feat=rng.normal(size=(nodes, 4)).astype(dtype),
-            opcode=rng.integers(0, 6, size=nodes).astype(np.uint8),
-            node_layout=rng.integers(-1, 6, size=(nodes, 6)).astype(np.int8),
-            edge_index=edges,
-            node_splits=np.array([0, nodes]),
-            configurations=configurations,
-            row_of=np.arange(distinct),
-            runtime=runtime,
-            normalizer=np.full(distinct, 1000) if kind == "tile" else None,
-        )
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def make_inputs(make_features: MakeFeatures) -> Callable[..., Any]:
-    """Make the inputs of a random graph, cut at random into segments with halos; other arguments are the graph's."""
-
-    from hlorank.models.graph_inputs import GraphInputs
-    from hlorank.partition.segments import Partition, halo_rows, local_codes, whole_graph
-
-    def make(segments: int = 1, halo: int = 0, **graph: Any) -> GraphInputs:
-        features = make_features(**graph)
-        if segments == 1:
-            return GraphInputs(features, whole_graph(features))
-        segment_of = np.random.default_rng(1).permutation(np.arange(features.nodes) % segments).astype(np.int32)
-        configurations = features.configurations
-        assert isinstance(configurations, LayoutFeatures)
-        near = halo_rows(features, segment_of, halo)
-        partition = Partition(segment_of, local_codes(configurations, segment_of, near), near)
-        return GraphInputs(features, partition)
 
     return make
 

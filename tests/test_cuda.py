@@ -18,8 +18,8 @@ from hlorank.evaluation.evaluate import evaluate
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.featurize_collection import featurize_collection
 from hlorank.fetch.origins import fetch
-from hlorank.models.cost_model import POOLINGS, CostModel
-from hlorank.models.graph_inputs import GraphInputs, GraphLoader
+from hlorank.models.cost_model import POOLINGS
+from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.layers.registry import LAYERS
 from hlorank.models.plan_tensors import tensors
 from hlorank.models.scoring import load_trained
@@ -27,6 +27,7 @@ from hlorank.partition.segment_store import partition_collection
 from hlorank.stages.train import train
 from hlorank.training.gst.embedding_table import EmbeddingTable
 from hlorank.training.methods import METHODS
+from tests.graphs import make_inputs, make_model
 from tests.training.training_helpers import DROPOUT, STAGE, WEIGHTS, start
 
 pytestmark = [
@@ -39,9 +40,7 @@ ACCELERATOR = "cuda"
 
 
 @pytest.mark.parametrize("layer", [*sorted(LAYERS), "GATv2Conv", "TransformerConv"])
-def test_nothing_waits_for_the_gpu(
-    layer: str, make_model: Callable[..., CostModel], make_inputs: Callable[..., GraphInputs]
-) -> None:
+def test_nothing_waits_for_the_gpu(layer: str) -> None:
     model = make_model(block=["linear", layer, "residual"], pooling=list(POOLINGS)).eval()
     plan: Any = tensors(make_inputs().plan({0: np.array([3, 0, 3, 7])}, model.recipe), torch.device("cpu"))
     expected = model(plan)

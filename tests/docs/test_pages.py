@@ -18,9 +18,9 @@ from hlorank.models.layers.registry import LAYERS, RESIDUAL
 from hlorank.stages.command import EXTENSION_POINTS
 from hlorank.training.methods import METHODS
 from scripts.reference import GENERATED, keys, rewritten
-from tests.conftest import MakeModel
 from tests.docs.blocks import PAGES, ROOT, blocks
 from tests.docs.test_commands import TARGETS
+from tests.graphs import make_model
 
 TEXTS = {name: page.read_text(encoding="utf-8") for name, page in PAGES.items()}
 TEXTS["CONTRIBUTING.md"] = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -91,7 +91,7 @@ def test_tables_are_those_of_the_code(name: str) -> None:
     assert rewritten(name, ROOT / name) == TEXTS[name], "run `make reference`"
 
 
-def test_methods_and_layers_are_documented(make_model: MakeModel) -> None:
+def test_methods_and_layers_are_documented() -> None:
     gst, model = TEXTS["docs/explanation/gst.md"], make_model()
     assert re.findall(r"^\| `(\w+)` \| (?:one segment|segments)", gst, re.MULTILINE) == list(METHODS)
     assert re.findall(r"^\| `(\w+)` \| no segments", gst, re.MULTILINE) == list(BASELINES)

@@ -12,7 +12,7 @@ from hlorank.data.collection import Collection
 from hlorank.evaluation.graph_report import WRONG, Row, per_graph_columns
 from hlorank.evaluation.report.trainings import TEXT, Run, Tracked
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
-from tests.layouts import layout_features
+from tests.graphs import layout_features
 
 
 def make_graph(

@@ -15,7 +15,7 @@ from hlorank.config import ConfigError, parse
 from hlorank.featurize.feature_spec import ColumnTransform, FeatureSpec, signed_log
 from hlorank.featurize.fit_spec import ColumnStatistics, opcode_embedding
 from hlorank.files import DataError
-from tests.featurize.conftest import MakeGraph, fitted
+from tests.featurize.small_graphs import fitted, layout_graph, tile_graph
 
 Scaling = Literal["standard", "minmax"]
 
@@ -48,7 +48,7 @@ def test_all_columns_constant() -> None:
     assert transform(VALUES).shape == (50, 0)
 
 
-def test_columns_and_opcodes_of_all_graphs_count(layout_graph: MakeGraph) -> None:
+def test_columns_and_opcodes_of_all_graphs_count() -> None:
     graphs = [layout_graph(seed=seed) for seed in (0, 1)]
     spec = fitted("layout:xla:random", *graphs)
     feat = np.concatenate([graph.graph.node_feat for graph in graphs])[:, :134]
@@ -62,7 +62,7 @@ def test_columns_and_opcodes_of_all_graphs_count(layout_graph: MakeGraph) -> Non
     assert spec.tile_columns is None
 
 
-def test_layout_configurations_and_runtimes_do_not_matter(layout_graph: MakeGraph) -> None:
+def test_layout_configurations_and_runtimes_do_not_matter() -> None:
     measured, other = layout_graph("a"), layout_graph("b", seed=1, configurations=3)
     changed = replace(other, graph=measured.graph)
     specs = [fitted("layout:xla:random", graph) for graph in (measured, measured, changed, other)]
@@ -117,7 +117,7 @@ def test_zeros_for_opcodes_without_edges_and_columns_beyond_the_rank(counts: np.
 
 
 @pytest.fixture(scope="module", params=["layout:cpu:random", "tile:cpu"])
-def spec(request: pytest.FixtureRequest, layout_graph: MakeGraph, tile_graph: MakeGraph) -> FeatureSpec:
+def spec(request: pytest.FixtureRequest) -> FeatureSpec:
     measured = layout_graph() if request.param.startswith("layout") else tile_graph()
     return fitted(request.param, measured, scaling="minmax", opcode_width=4)
 

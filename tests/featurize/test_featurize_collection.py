@@ -25,7 +25,7 @@ from hlorank.files import DataError, read_json, sha256_file
 from hlorank.hlo.extra import extra_features, extra_path, write_extra
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.program import Program, flatten
-from tests.featurize.conftest import MakeGraph, fitted
+from tests.featurize.small_graphs import fitted, layout_graph, tile_graph
 from tests.sections import featurize_config
 
 LAYOUT = Collection("layout", "cpu", "random")
@@ -53,7 +53,7 @@ module.featurize_collection(Path(sys.argv[1]), Collection.parse("layout:cpu:rand
 
 
 @pytest.fixture
-def raw(tmp_path: Path, layout_graph: MakeGraph, tile_graph: MakeGraph) -> Path:
+def raw(tmp_path: Path) -> Path:
     """Write a layout and a tile collection, each with three train graphs, a valid graph and a test graph."""
     root = tmp_path / "raw"
     for collection, make in ((LAYOUT, layout_graph), (TILE, tile_graph)):
@@ -105,9 +105,7 @@ def test_the_store_has_the_features_of_featurize_graph(tmp_path: Path, raw: Path
     assert isinstance(parts, LayoutFeatures if collection is LAYOUT else TileFeatures)
 
 
-def test_features_of_unchanged_graphs_are_kept_and_only_train_is_fitted(
-    tmp_path: Path, raw: Path, layout_graph: MakeGraph
-) -> None:
+def test_features_of_unchanged_graphs_are_kept_and_only_train_is_fitted(tmp_path: Path, raw: Path) -> None:
     output = tmp_path / "out"
     featurize_collection(raw, LAYOUT, CONFIG, output)
     before, first = changed_at(output), FeatureStore(output)
@@ -176,9 +174,7 @@ def test_split_half_tau_and_family_of_a_sidecar_are_kept(tmp_path: Path, raw: Pa
     assert FeatureStore(store).data == last.data != after.data
 
 
-def test_an_interrupted_write_leaves_the_old_folder(
-    tmp_path: Path, layout_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_write_leaves_the_old_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = layout_graph()
     features = featurize_graph(measured, fitted("layout:xla:random", measured))
     folder, key = tmp_path / "graph", {"source": "a"}
@@ -325,7 +321,7 @@ def test_any_name_gives_a_separate_folder(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
 
 
-def test_skip_reasons(layout_graph: MakeGraph, tile_graph: MakeGraph) -> None:
+def test_skip_reasons() -> None:
     tile, layout = tile_graph(), layout_graph()
     assert skip_reason(featurize_graph(tile, fitted("tile:xla", tile))) is None
     features = featurize_graph(layout, fitted("layout:xla:random", layout))

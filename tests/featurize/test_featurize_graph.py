@@ -25,7 +25,7 @@ from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.files import DataError
 from hlorank.hlo.extra import extra_features
 from hlorank.hlo.reader import featurize, read_records
-from tests.featurize.conftest import MakeGraph, fitted
+from tests.featurize.small_graphs import fitted, layout_graph, tile_graph
 from tests.sections import featurize_config
 
 PLAIN = featurize_config()
@@ -103,7 +103,7 @@ def test_pruning_of_a_real_graph(shared_data: Path, options: FeaturizeConfig, no
     assert (len(pruned.kept), len(pruned.edge_index)) == (nodes, edges)
 
 
-def test_layout_features(layout_graph: MakeGraph) -> None:
+def test_layout_features() -> None:
     measured = layout_graph(configurations=12)
     configurations = measured.configurations
     assert isinstance(configurations, LayoutConfigurations)
@@ -133,7 +133,7 @@ def test_layout_features(layout_graph: MakeGraph) -> None:
     assert all(array.flags.c_contiguous for array in arrays if isinstance(array, np.ndarray))
 
 
-def test_tile_features(tile_graph: MakeGraph) -> None:
+def test_tile_features() -> None:
     measured = tile_graph(configurations=9)
     spec = fitted("tile:xla", measured, prune_hops=1, prune_edges=True)  # options of layouts
     features = featurize_graph(measured, spec)
@@ -150,7 +150,7 @@ def test_tile_features(tile_graph: MakeGraph) -> None:
     assert len(features.targets()[0]) == 9
 
 
-def test_sizes_of_operands_that_are_pruned_remain(layout_graph: MakeGraph) -> None:
+def test_sizes_of_operands_that_are_pruned_remain() -> None:
     measured = layout_graph(nodes=80)
     node_ids = measured.graph.edge_index[-1:, 0]
     values = np.full((12, 1, 18), -1)
@@ -167,7 +167,7 @@ def test_sizes_of_operands_that_are_pruned_remain(layout_graph: MakeGraph) -> No
     assert sizes[6] > 0
 
 
-def test_an_unknown_opcode_has_index_0(layout_graph: MakeGraph) -> None:
+def test_an_unknown_opcode_has_index_0() -> None:
     measured = layout_graph()
     spec = fitted("layout:xla:random", measured)
     opcodes = measured.graph.node_opcode.copy()
@@ -177,7 +177,7 @@ def test_an_unknown_opcode_has_index_0(layout_graph: MakeGraph) -> None:
     np.testing.assert_array_equal(spec.opcodes[features.opcode[2:].astype(int) - 1], opcodes[2:])
 
 
-def test_the_other_kind_is_refused(layout_graph: MakeGraph, tile_graph: MakeGraph) -> None:
+def test_the_other_kind_is_refused() -> None:
     layout, tile = layout_graph(), tile_graph()
     for measured, spec in ((layout, fitted("tile:xla", tile)), (tile, fitted("layout:xla:random", layout))):
         with pytest.raises(DataError, match=str(spec.collection)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from hlorank.fetch.synthetic_graphs import Shape, convolution_fields
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.program import Program
 from hlorank.hlo.reader import Record, featurize, read_records
-from tests.featurize.conftest import Node, graph_of
+from tests.featurize.small_graphs import Node, graph_of, layout_graph
 
 
 def pair(graph: Graph, first: int = 0, second: int = 0) -> list[int]:
@@ -118,7 +117,7 @@ def test_nodes_with_one_or_three_operands() -> None:
     assert pair(graph_of(parameter, parameter, parameter, ("dot", [4, 4], [0, 1, 2]))) == [0, 1]
 
 
-def test_the_order_of_edges_does_not_matter(layout_graph: Callable[..., MeasuredGraph]) -> None:
+def test_the_order_of_edges_does_not_matter() -> None:
     graph, node_ids = layout_graph(nodes=200).graph, np.flatnonzero(np.arange(200) % 3 > 0)
     dims = np.random.default_rng(0).integers(0, 5, (len(node_ids), 2))
     expected = operand_pairs(graph, node_ids, dims)

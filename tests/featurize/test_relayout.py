@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, pack_layouts
+from hlorank.data.configurations import LayoutConfigurations, pack_layouts
 from hlorank.data.graph import Graph, Int64
 from hlorank.featurize import relayout
 from hlorank.featurize.index_maps import operand_pairs
 from hlorank.fetch.synthetic_graphs import Program
 from hlorank.hlo.node_features import OPCODES
-from tests.featurize.conftest import graph_of
+from tests.featurize.small_graphs import graph_of, layout_graph
 
 
 def row(*tensors: list[int], missing: int = -1) -> list[int]:
@@ -65,9 +64,7 @@ def test_unknown_tensors_have_size_0(known: Graph) -> None:
     assert sizes.tolist() == [[4, 10, *[0] * 16]]
 
 
-def test_agrees_with_a_loop_over_nodes(
-    layout_graph: Callable[..., MeasuredGraph], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_agrees_with_a_loop_over_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = layout_graph(nodes=120, configurations=30)
     graph, layouts = measured.graph, measured.configurations
     assert isinstance(layouts, LayoutConfigurations)

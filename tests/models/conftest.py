@@ -2,43 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 from hlorank.config import PartitionConfig, import_plugin
 from hlorank.models.compression.segment import Segment
 from hlorank.models.graph_inputs import GraphLoader
-from hlorank.models.layers import registry
-from hlorank.models.layers.layer import Layer
 from hlorank.models.serialization import ModelSpec
 from hlorank.version import __version__
-from tests.models.dense_form import MakeInputs, MakeModel
+from tests.graphs import make_inputs, make_model
 
 import_plugin("reproductions")
 
 
 @pytest.fixture
-def segment(make_inputs: MakeInputs) -> Segment:
+def segment() -> Segment:
     """A graph of 24 nodes, 6 of them configurable."""
     (only,) = make_inputs().segments
     return only
-
-
-@pytest.fixture(scope="session")
-def make_layer(make_model: MakeModel) -> Callable[..., Layer]:
-    """A function that makes a layer by its name, in float64; keywords change the configuration."""
-    config = make_model().config
-
-    def make(name: str, **changes: Any) -> Layer:
-        torch.manual_seed(0)
-        changed = config.model_copy(update=changes)
-        return registry.make_layer(name, changed, "model.block", changed.width).double()
-
-    return make
 
 
 @pytest.fixture
@@ -48,7 +30,7 @@ def graphs(tiny_collections: Path) -> GraphLoader:
 
 
 @pytest.fixture
-def spec(graphs: GraphLoader, make_model: MakeModel) -> ModelSpec:
+def spec(graphs: GraphLoader) -> ModelSpec:
     return ModelSpec(
         version=__version__,
         collection="layout:synthetic:random",

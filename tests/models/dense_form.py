@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -20,13 +20,12 @@ from hlorank.models.compression.plan import DenseIndex, MaskIndex, NodeIndex
 from hlorank.models.compression.segment import Segment
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs
+from hlorank.models.layers import registry
 from hlorank.models.layers.layer import Layer, run
-from hlorank.models.layers.registry import LAYERS
 from hlorank.models.plan_tensors import PackedPlan, tensors
+from tests.graphs import MODEL
 
 CPU = torch.device("cpu")
-MakeModel = Callable[..., CostModel]
-MakeInputs = Callable[..., GraphInputs]
 ROWS = np.array([3, 0, 7, 7, 11, 5, 2])
 assert_exact = partial(torch.testing.assert_close, rtol=1e-9, atol=1e-12)
 
@@ -93,7 +92,14 @@ def reference_embedding(model: CostModel, graph: GraphInputs, j: int, row: int) 
 
 
 GATE, EDGE_MLP = "reproductions:ConfigurationGate", "reproductions:EdgeMlp"
-ALL_LAYERS = [*sorted(LAYERS), GATE, EDGE_MLP]
+ALL_LAYERS = [*sorted(registry.LAYERS), GATE, EDGE_MLP]
+
+
+def make_layer(name: str, **changes: Any) -> Any:
+    """Make a layer by its name, in float64; keywords change the configuration."""
+    torch.manual_seed(0)
+    config = MODEL.model_copy(update=changes)
+    return registry.make_layer(name, config, "model.block", config.width).double()
 
 
 def run_dense(layer: Layer, x: Tensor, segment: Segment) -> Tensor:

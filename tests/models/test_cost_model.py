@@ -25,12 +25,11 @@ from hlorank.models.encoder import Encoder, PiecewiseLinear
 from hlorank.models.graph_inputs import InputSizes
 from hlorank.models.plan_tensors import tensors
 from hlorank.stages.command import load_composed
+from tests.graphs import make_inputs, make_model
 from tests.models.dense_form import (
     CPU,
     GATE,
     ROWS,
-    MakeInputs,
-    MakeModel,
     assert_exact,
     block,
     embed_rows,
@@ -59,7 +58,7 @@ PUBLISHED: dict[str, tuple[str, Callable[[Layers, Tensor], Tensor]]] = {
 
 
 @pytest.fixture
-def kernel(make_inputs: MakeInputs) -> Segment:
+def kernel() -> Segment:
     (only,) = make_inputs(kind="tile", nodes=5).segments
     return only
 
@@ -92,7 +91,7 @@ def test_published_blocks_equal_their_equations(name: str, kernel: Segment) -> N
     assert (result - x).abs().max() > 0.1
 
 
-def test_mixing_bounds_the_nodes_that_vary(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+def test_mixing_bounds_the_nodes_that_vary() -> None:
     model, both = make_model(), make_model(block=block("instance_norm", "configuration_attention"))
     attentive = make_model(block=block("configuration_attention"))
     assert model.recipe.mixing == {Mixing.ROW, Mixing.NEIGHBOURS}
@@ -108,13 +107,13 @@ def test_mixing_bounds_the_nodes_that_vary(make_model: MakeModel, make_inputs: M
 
 
 @pytest.mark.parametrize("aggregation", ["mean", "sum"])
-def test_aggregation(aggregation: str, make_model: MakeModel) -> None:
+def test_aggregation(aggregation: str) -> None:
     model, total = make_model(aggregation=aggregation), torch.randn(3, 12, dtype=torch.float64)
     assert_exact(model.score(total, 4), model.head(total / 4 if aggregation == "mean" else total)[:, 0])
 
 
 @pytest.mark.parametrize("pooling", [[name] for name in (*POOLINGS, "reproductions:l2_sum")] + [["max", "sum", "mean"]])
-def test_poolings(pooling: list[str], make_model: MakeModel, make_inputs: MakeInputs) -> None:
+def test_poolings(pooling: list[str]) -> None:
     model, graph = make_model(pooling=pooling), make_inputs(segments=2)
     embedded = embed_rows(model, graph, 1, ROWS)
     assert embedded.shape == (len(ROWS), 6 * len(pooling))
@@ -123,7 +122,7 @@ def test_poolings(pooling: list[str], make_model: MakeModel, make_inputs: MakeIn
 
 
 @pytest.mark.parametrize("join", ["early", "late", "every"])
-def test_the_order_of_the_parts(join: str, make_model: MakeModel, make_inputs: MakeInputs) -> None:
+def test_the_order_of_the_parts(join: str) -> None:
     """The stem, the blocks and the layers after them; the configuration joins first, before blocks, or after them."""
     model = make_model(stem=["relu"], blocks=3, post_layers=["linear", "gelu"], join=join)
     graph = make_inputs()
@@ -150,12 +149,12 @@ def test_the_order_of_the_parts(join: str, make_model: MakeModel, make_inputs: M
         assert (z[graph.segments[0].configurable :, :1] == z[graph.segments[0].configurable :]).all()
 
 
-def test_kernels_may_have_no_column_of_tiles(make_model: MakeModel) -> None:
+def test_kernels_may_have_no_column_of_tiles() -> None:
     encoder = Encoder(make_model("tile").config, InputSizes("tile", 4, 6, 0), 6)
     assert encoder.configuration(torch.zeros(3, 0)).shape == (3, 6)
 
 
-def test_opcodes_start_from_given_embeddings(make_model: MakeModel) -> None:
+def test_opcodes_start_from_given_embeddings() -> None:
     encoder = make_model().encoder
     embedding = np.arange(18, dtype=np.float32).reshape(6, 3)
     encoder.start_opcodes(embedding)

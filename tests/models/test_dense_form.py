@@ -24,6 +24,7 @@ from hlorank.models.graph_inputs import GraphInputs, InputSizes
 from hlorank.models.layers.registry import RESIDUAL, widths
 from hlorank.models.serialization import input_sizes
 from hlorank.partition.partitioners import partition_graph
+from tests.graphs import make_inputs, make_model
 from tests.models import dense_form
 from tests.models.dense_form import block
 from tests.sections import featurize_config
@@ -39,15 +40,7 @@ from tests.sections import featurize_config
         ("tile", 1, 0, True, True),
     ],
 )
-def test_embeddings_equal_the_dense_form(
-    kind: str,
-    segments: int,
-    halo: int,
-    instance_norm: bool,
-    sizes: bool,
-    make_model: dense_form.MakeModel,
-    make_inputs: dense_form.MakeInputs,
-) -> None:
+def test_embeddings_equal_the_dense_form(kind: str, segments: int, halo: int, instance_norm: bool, sizes: bool) -> None:
     """Values and gradients: each local configuration computed once, against every configuration computed by itself."""
     model = make_model(kind, block=block(*["instance_norm"] * instance_norm), layout_sizes=sizes, layout_moves=sizes)
     graph = make_inputs(segments=segments, halo=halo, kind=kind)
@@ -109,8 +102,6 @@ def test_fast_paths_equal_the_dense_form_on_random_graphs(
     stem: list[str],
     join: str,
     directions: str,
-    make_model: dense_form.MakeModel,
-    make_inputs: dense_form.MakeInputs,
 ) -> None:
     """In float64 only: repeated norms over a few nearly equal nodes amplify rounding a thousandfold."""
     assume(names.count("reproductions:ConfigurationGate") < 3)  # widths are 8, 4 and 2
@@ -159,7 +150,6 @@ def test_fast_paths_equal_the_dense_form_on_unet_3d(
     attention: bool,
     dtype: torch.dtype,
     tolerance: float,
-    make_model: dense_form.MakeModel,
 ) -> None:
     features, sizes = unet_3d
     features = replace(features, node_feat=torch.from_numpy(features.node_feat).to(dtype).numpy())

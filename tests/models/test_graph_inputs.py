@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import doctest
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hlorank.config import Directions, PartitionConfig
-from hlorank.featurize.features import GraphFeatures
 from hlorank.files import DataError
 from hlorank.models import compression
 from hlorank.models.compression.build_plan import dense_states
@@ -29,32 +27,25 @@ from hlorank.models.graph_inputs import GraphInputs, GraphLoader
 from hlorank.models.plan_tensors import PackedPlan
 from hlorank.partition.partitioners import partition_graph
 from hlorank.partition.segments import Partition, halo_rows, local_codes
-from tests.layouts import layout_features
-from tests.models.dense_form import MakeInputs, MakeModel, colouring_of
-
-MakeKnown = Callable[..., GraphInputs]
+from tests.graphs import layout_features, make_features, make_inputs, make_model
+from tests.models.dense_form import colouring_of
 
 
-@pytest.fixture
-def make_known(make_features: Callable[..., GraphFeatures]) -> MakeKnown:
+def make_known(hops: int = 0, **changes: Any) -> GraphInputs:
     """Make six nodes in the segments {0, 2, 5} and {1, 3, 4}; 2, 3 and 5 are configurable."""
-
-    def make(hops: int = 0, **changes: Any) -> GraphInputs:
-        layouts = layout_features(
-            np.array([2, 3, 5]),
-            np.arange(36).reshape(2, 18).astype(np.int8),
-            np.arange(36, 72).reshape(2, 18).astype(np.float32),
-            np.array([[0, 1, 1], [1, 0, 0]], np.uint8),
-            np.arange(6, dtype=np.float32).reshape(2, 3),
-        )
-        edges = np.array([[1, 0], [2, 0], [3, 1], [4, 1], [4, 3], [5, 2], [5, 4]])
-        graph = make_features(nodes=6, distinct=2)
-        features = replace(graph, configurations=layouts, edge_index=edges, **changes)
-        segment_of = np.array([0, 1, 0, 1, 1, 0], dtype=np.int32)
-        halo = halo_rows(features, segment_of, hops)
-        return GraphInputs(features, Partition(segment_of, local_codes(layouts, segment_of, halo), halo))
-
-    return make
+    layouts = layout_features(
+        np.array([2, 3, 5]),
+        np.arange(36).reshape(2, 18).astype(np.int8),
+        np.arange(36, 72).reshape(2, 18).astype(np.float32),
+        np.array([[0, 1, 1], [1, 0, 0]], np.uint8),
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+    )
+    edges = np.array([[1, 0], [2, 0], [3, 1], [4, 1], [4, 3], [5, 2], [5, 4]])
+    graph = make_features(nodes=6, distinct=2)
+    features = replace(graph, configurations=layouts, edge_index=edges, **changes)
+    segment_of = np.array([0, 1, 0, 1, 1, 0], dtype=np.int32)
+    halo = halo_rows(features, segment_of, hops)
+    return GraphInputs(features, Partition(segment_of, local_codes(layouts, segment_of, halo), halo))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +62,7 @@ def make_known(make_features: Callable[..., GraphFeatures]) -> MakeKnown:
     ],
 )
 def test_configurable_nodes_come_first_and_halos_are_not_pooled(
-    hops: int, segments: list[tuple[list[int], list[int], list[int], list[bool] | None]], make_known: MakeKnown
+    hops: int, segments: list[tuple[list[int], list[int], list[int], list[bool] | None]]
 ) -> None:
     """The other nodes follow by their distance from configurable ones."""
     for segment, (nodes, prefixes, columns, pooled) in zip(make_known(hops).segments, segments, strict=True):
@@ -80,7 +71,7 @@ def test_configurable_nodes_come_first_and_halos_are_not_pooled(
         assert (None if segment.pooled is None else segment.pooled.tolist()) == pooled
 
 
-def test_initial_colours_are_equal_features(make_known: MakeKnown) -> None:
+def test_initial_colours_are_equal_features() -> None:
     feat = np.array([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 3.0], [1.0, 2.0], [1.0, 2.0]])
     opcode, layout = np.array([7, 7, 8, 7, 7, 7], dtype=np.uint8), np.zeros((6, 6), dtype=np.int8)
     layout[5, 5] = 1
@@ -88,7 +79,7 @@ def test_initial_colours_are_equal_features(make_known: MakeKnown) -> None:
     assert [segment.initial_colour.tolist() for segment in graph.segments] == [[1, 2, 0], [1, 0, 0]]
 
 
-def test_a_segment_gets_its_own_part_of_the_codebook(make_known: MakeKnown) -> None:
+def test_a_segment_gets_its_own_part_of_the_codebook() -> None:
     """Node 3 has row 1 of the codebook in configuration 0; the other row is not embedded."""
     graph = make_known()
     batch = graph.configurations(np.array([[0]]), graph.segments[1])
@@ -138,14 +129,7 @@ def received(colouring: Colouring, neighbourhood: Neighbourhood) -> dict[tuple[i
     seed=st.integers(0, 10**6),
 )
 def test_states_share_a_colour_exactly_if_they_receive_the_same(
-    nodes: int,
-    segments: int,
-    halo: int,
-    share: bool,
-    norm: Norm,
-    directions: Directions,
-    seed: int,
-    make_inputs: MakeInputs,
+    nodes: int, segments: int, halo: int, share: bool, norm: Norm, directions: Directions, seed: int
 ) -> None:
     for segment in make_inputs(nodes=nodes, segments=segments, halo=halo, distinct=4, seed=seed).segments:
         colouring = colouring_of(segment, 4, share)
@@ -162,7 +146,7 @@ def test_states_share_a_colour_exactly_if_they_receive_the_same(
                 break
 
 
-def test_the_work_is_the_states_of_layers_that_mix(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+def test_the_work_is_the_states_of_layers_that_mix() -> None:
     model, graph = make_model(block=["layer_norm", "sage", "gelu"], blocks=2), make_inputs()
     plan = graph.plan({0: np.arange(5)}, model.recipe)
     graphs = [index for index in plan.steps if isinstance(index, QuotientGraph)]
@@ -194,16 +178,7 @@ def test_degrees_count_the_kept_edges_alone() -> None:
     seed=st.integers(0, 10**6),
 )
 def test_stacked_segments_have_the_embeddings_that_they_have_alone(
-    nodes: int,
-    max_nodes: int,
-    algorithm: str,
-    halo: int,
-    block: list[str],
-    join: str,
-    compress: bool,
-    seed: int,
-    make_model: MakeModel,
-    make_features: Callable[..., GraphFeatures],
+    nodes: int, max_nodes: int, algorithm: str, halo: int, block: list[str], join: str, compress: bool, seed: int
 ) -> None:
     features, rng = make_features(nodes=nodes, seed=seed, dtype=np.float64), np.random.default_rng(seed)
     cut = partition_graph(features, PartitionConfig(algorithm=algorithm, max_nodes=max_nodes, halo=halo))
@@ -223,7 +198,7 @@ def test_stacked_segments_have_the_embeddings_that_they_have_alone(
     torch.testing.assert_close(*gradients, rtol=1e-7, atol=1e-9)
 
 
-def test_stacked_segments_share_what_is_equal(make_inputs: MakeInputs, make_model: MakeModel) -> None:
+def test_stacked_segments_share_what_is_equal() -> None:
     graph, recipe, rows = make_inputs(segments=4), make_model().recipe, np.arange(5)
     joined = stack(list(graph.segments))
     assert stack([graph.segments[1]]) is graph.segments[1]

@@ -20,16 +20,15 @@ from hlorank.models.compression.build_plan import sparse
 from hlorank.models.compression.plan import Sparse
 from hlorank.models.cost_model import POOLINGS
 from hlorank.models.plan_tensors import PackedPlan, max_nodes, propagate, tensors
-from tests.models.dense_form import ALL_LAYERS, CPU, GATE, MakeInputs, MakeModel
+from tests.graphs import make_inputs, make_model
+from tests.models.dense_form import ALL_LAYERS, CPU, GATE
 
 
 @pytest.mark.parametrize("kind", ["layout", "tile"])
 @pytest.mark.parametrize(
     "block", [["sage", "residual"], ["gatv2", "instance_norm", "gps"], ["configuration_attention"]]
 )
-def test_packing_keeps_every_array_and_moves_them_in_one_piece(
-    kind: str, block: list[str], make_model: MakeModel, make_inputs: MakeInputs
-) -> None:
+def test_packing_keeps_every_array_and_moves_them_in_one_piece(kind: str, block: list[str]) -> None:
     model, graph = make_model(kind, block=block), make_inputs(kind=kind)
     plan = graph.plan({0: np.array([3, 0, 3])}, model.recipe)
     packed = PackedPlan(plan)
@@ -83,9 +82,7 @@ def test_means_equal_simple_conv(count: int, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_maxima_are_the_same_with_and_without_gradients(
-    dtype: torch.dtype, make_model: MakeModel, make_inputs: MakeInputs
-) -> None:
+def test_maxima_are_the_same_with_and_without_gradients(dtype: torch.dtype) -> None:
     index = tensors(make_inputs().plan({0: np.arange(4)}, make_model().recipe).pool, CPU)
     values = torch.randn(int(index.states.column.max()) + 1, 7).to(dtype).requires_grad_()
     best = max_nodes(values, index)
@@ -107,9 +104,7 @@ SPARSE = [*(name for name in ALL_LAYERS if name not in (*DENSE, *COMPARING)), "G
         ("tile", "late", [*SPARSE, *COMPARING, *DENSE, "linear"]),
     ],
 )
-def test_shapes_alone_decide_what_is_computed(
-    kind: str, join: str, block: list[str], make_model: MakeModel, make_inputs: MakeInputs
-) -> None:
+def test_shapes_alone_decide_what_is_computed(kind: str, join: str, block: list[str]) -> None:
     """Fake tensors have no values: a model that reads one fails."""
     operators = {"GATv2Conv": {"self_loops": True}}
     model = make_model(kind, width=8, blocks=1, block=block, join=join, pooling=list(POOLINGS), operators=operators)

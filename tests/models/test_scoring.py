@@ -26,16 +26,15 @@ from hlorank.models.scoring import (
     sum_segments,
 )
 from hlorank.models.serialization import ModelSpec, input_sizes, save_model
-from tests.models.dense_form import MakeInputs, MakeModel, scores_of
+from tests import graphs as random_graphs
+from tests.graphs import make_inputs
+from tests.models.dense_form import scores_of
 
 BLOCK = ["layer_norm", "sage", "gelu", "dropout", "residual"]
 ROWS, MEMORY, NO_PLANS = np.arange(30), 2**30, PlanCache(0)
 
 
-@pytest.fixture
-def make_model(make_model: MakeModel) -> MakeModel:
-    """A function that makes a model with dropout and mean aggregation."""
-    return partial(make_model, aggregation="mean", block=BLOCK, dropout=0.5)
+make_model = partial(random_graphs.make_model, aggregation="mean", block=BLOCK, dropout=0.5)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +48,7 @@ def make_model(make_model: MakeModel) -> MakeModel:
     ],
 )
 def test_neither_memory_nor_what_is_ranked_together_changes_a_score(
-    kind: str, segments: int, halo: int, more: list[str], make_model: MakeModel, make_inputs: MakeInputs
+    kind: str, segments: int, halo: int, more: list[str]
 ) -> None:
     model = make_model(kind, block=[*BLOCK, *more], permutations=5)
     graph = make_inputs(segments=segments, halo=halo, kind=kind, distinct=30)
@@ -65,9 +64,7 @@ def test_neither_memory_nor_what_is_ranked_together_changes_a_score(
 
 
 @pytest.mark.parametrize("more", [[], ["instance_norm"]])
-def test_no_more_configurations_at_once_than_fit(
-    more: list[str], make_model: MakeModel, make_inputs: MakeInputs
-) -> None:
+def test_no_more_configurations_at_once_than_fit(more: list[str]) -> None:
     model, graph = make_model(block=[*BLOCK, *more]), make_inputs(distinct=30)
     sizes: list[int] = []
     model.register_forward_pre_hook(lambda _, call: sizes.append(call[0].pool.configurations))
@@ -80,9 +77,7 @@ def test_no_more_configurations_at_once_than_fit(
     assert len(sizes) < 10
 
 
-def test_no_more_embeddings_at_once_than_fit(
-    make_model: MakeModel, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_embeddings_at_once_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     model, graph = make_model(), make_inputs(segments=3, distinct=30)
     expected = score_configurations(model, graph, ROWS, MEMORY)
     sizes: list[int] = []
@@ -98,9 +93,7 @@ def test_no_more_embeddings_at_once_than_fit(
 
 
 @pytest.mark.parametrize("segments", [1, 3])
-def test_attention_ranks_whole_groups_together(
-    segments: int, make_model: MakeModel, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attention_ranks_whole_groups_together(segments: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoring, "RANKED_TOGETHER", 4)
     model = make_model(block=[*BLOCK, "configuration_attention"]).eval()
     graph, rows = make_inputs(segments=segments, distinct=30), np.array([3, 1, 4, 1, 5, 9, 2, 6, 8, 29])
@@ -116,9 +109,7 @@ def test_attention_ranks_whole_groups_together(
     assert not np.allclose(score_configurations(model, graph, rows, MEMORY), scores, rtol=1e-6)
 
 
-def test_scores_are_averaged_over_orders(
-    make_model: MakeModel, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_are_averaged_over_orders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoring, "RANKED_TOGETHER", 5)
     model = make_model(block=["sage", "configuration_attention"])
     graph, single = make_inputs(distinct=30), np.empty((4, 30))
@@ -177,9 +168,7 @@ def test_members_have_equal_weights_unless_some_are_given() -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_mode_is_restored_and_dropout_is_off(
-    training: bool, make_model: MakeModel, make_inputs: MakeInputs
-) -> None:
+def test_the_mode_is_restored_and_dropout_is_off(training: bool) -> None:
     model, graph = make_model().train(training), make_inputs()
     first, second = (score_configurations(model, graph, np.arange(12), MEMORY) for _ in range(2))
     assert (first == second).all()

@@ -19,7 +19,7 @@ from hlorank.files import DataError
 from hlorank.partition.partitioners import PARTITIONERS, partition_graph
 from hlorank.partition.segment_store import segment_rows
 from hlorank.partition.segments import Partition, no_halo, whole_graph
-from tests.layouts import layout_features
+from tests.graphs import layout_features
 
 algorithms = st.sampled_from(sorted(PARTITIONERS))
 

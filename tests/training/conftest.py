@@ -9,21 +9,7 @@ from typing import Any
 import pytest
 
 from hlorank.config import Config
-from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
-from hlorank.models.graph_inputs import GraphLoader
-
-
-@pytest.fixture
-def open_graphs() -> Callable[..., GraphLoader]:
-    """Open the collection of a configuration, whole or cut into segments."""
-
-    def make(config: Config, whole: bool = False) -> GraphLoader:
-        path = Collection.parse(config.collection).path
-        segments = None if whole else Path(config.paths.segments) / path
-        return GraphLoader(Path(config.paths.features) / path, segments)
-
-    return make
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from hlorank.training.ranking_module import RankingModule
 from hlorank.training.sampling import validation_targets
 from hlorank.training.step_data import StepData
 from hlorank.training.step_plans import Step
-from tests.training.training_helpers import CPU, WEIGHTS, OpenGraphs, Runs, Settings
+from tests.training.training_helpers import CPU, WEIGHTS, Runs, Settings, open_graphs
 
 MEMORY = 2**28
 NAMES = ["linear_ranking", "gradient_boosting", "linear_ranking"]
@@ -97,9 +97,7 @@ def standardized(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray((scores - scores.mean()) / scores.std())
 
 
-def test_models_and_baselines_are_saved_and_scored_together(
-    settings: Settings, open_graphs: OpenGraphs, tmp_path: Path
-) -> None:
+def test_models_and_baselines_are_saved_and_scored_together(settings: Settings, tmp_path: Path) -> None:
     config = settings(ensemble__baselines=f"[{','.join(NAMES)}]")
     tau = train(config, tmp_path / "joined")
     train(settings(), tmp_path / "alone")
@@ -129,7 +127,7 @@ def test_models_and_baselines_are_saved_and_scored_together(
 
 
 def test_without_valid_baselines_join_with_equal_weights_and_what_does_not_fit_is_refused(
-    settings: Settings, open_graphs: OpenGraphs, without_valid: None, tmp_path: Path
+    settings: Settings, without_valid: None, tmp_path: Path
 ) -> None:
     config = settings(ensemble__baselines="[linear_ranking]")
     assert train(config, tmp_path / "model") is None

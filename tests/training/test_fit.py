@@ -30,7 +30,7 @@ from hlorank.stages.train import train
 from hlorank.training import setup as training_setup
 from hlorank.training.fit_networks import ProgressBar
 from hlorank.training.ranking_module import RankingModule
-from tests.training.training_helpers import CPU, DROPOUT, WEIGHTS, History, OpenGraphs, Runs, Settings, validate_with
+from tests.training.training_helpers import CPU, DROPOUT, WEIGHTS, History, Runs, Settings, open_graphs, validate_with
 
 
 def tau_of(model: CostModel, graph: GraphInputs) -> float:
@@ -43,13 +43,7 @@ def tau_of(model: CostModel, graph: GraphInputs) -> float:
     [("layout:synthetic:random", "full"), ("layout:synthetic:random", "gst"), ("tile:synthetic", "full")],
 )
 def test_the_files_of_a_training(
-    collection: str,
-    method: str,
-    settings: Settings,
-    open_graphs: OpenGraphs,
-    tmp_path: Path,
-    history: History,
-    runs: Runs,
+    collection: str, method: str, settings: Settings, tmp_path: Path, history: History, runs: Runs
 ) -> None:
     config = settings(collection=collection, method=method, model__dropout=0.3, model__block="[sage,dropout]")
     best = train(config, tmp_path / "model")
@@ -184,7 +178,7 @@ def test_nothing_to_train_on(
     assert (run.info.status, run.data.tags["trained"]) == ("FINISHED", "False")
 
 
-def test_bins_of_tiles_are_quantiles_of_train(settings: Settings, open_graphs: OpenGraphs, tmp_path: Path) -> None:
+def test_bins_of_tiles_are_quantiles_of_train(settings: Settings, tmp_path: Path) -> None:
     config = settings(collection="tile:synthetic", method="full", model__tile_bins=4)
     train(config, tmp_path / "model")
     ((model,), _), store = load_model(tmp_path / "model", CPU), open_graphs(config).store
@@ -234,7 +228,7 @@ def test_mixed_precision(settings: Settings, tmp_path: Path, history: History) -
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
-def test_a_training_learns(settings: Settings, open_graphs: OpenGraphs, tmp_path: Path, without_valid: None) -> None:
+def test_a_training_learns(settings: Settings, tmp_path: Path, without_valid: None) -> None:
     """The graphs that it was trained on are ranked far better than at random."""
     config = settings(trainer__max_epochs=4, trainer__steps_per_epoch=40, trainer__configs_per_step=20, model__width=16)
     train(config, tmp_path / "model")

@@ -28,8 +28,9 @@ from hlorank.training.process_group import ALONE
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.setup import Member, open_setup
 from hlorank.training.step_plans import PlannedStep, Step, StepMemory
+from tests.graphs import make_inputs
 from tests.models.dense_form import embed_rows
-from tests.training.training_helpers import MakeInputs, Settings, planned
+from tests.training.training_helpers import Settings, planned
 
 ROWS = np.array([4, 1, 9, 7, 0])
 LABELS = torch.tensor([3.0, 1.0, 5.0, 2.0, 4.0], dtype=torch.float64)
@@ -55,9 +56,7 @@ def make_step(module: RankingModule, graph: GraphInputs, sampled: Sequence[int])
 
 @pytest.mark.parametrize("aggregation", ["mean", "sum"])
 @pytest.mark.parametrize("sampled", [[0], [1, 3], [0, 1, 2, 3]])
-def test_only_sampled_segments_have_gradients(
-    sampled: list[int], aggregation: str, settings: Settings, make_inputs: MakeInputs
-) -> None:
+def test_only_sampled_segments_have_gradients(sampled: list[int], aggregation: str, settings: Settings) -> None:
     module, logged = make_module(settings(segments__aggregation=aggregation, loss="mse"))
     graph, model = make_inputs(segments=4), module.model
     loss = module.training_step(make_step(module, graph, sampled), 0)
@@ -124,9 +123,7 @@ def test_an_epoch_is_a_row_of_the_history(monkeypatch: pytest.MonkeyPatch, caplo
     assert caplog.text.rstrip().endswith("epoch 2 of 9: loss 0.5000")
 
 
-def test_a_step_has_its_own_dropout_masks(
-    settings: Settings, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_has_its_own_dropout_masks(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     module, _ = make_module(settings(model__dropout=0.5, model__block="[sage,dropout]"))
     step = make_step(module, make_inputs(), [0])
 

@@ -28,7 +28,8 @@ from hlorank.training.process_group import ALONE
 from hlorank.training.setup import Member, open_setup
 from hlorank.training.step_data import Ranking, StepData
 from hlorank.training.step_plans import PlannedStep, Step, StepPlanner, bytes_per_state, measure_step
-from tests.training.training_helpers import MakeInputs, MakeModel, Settings, open_data, planned
+from tests.graphs import make_inputs, make_model
+from tests.training.training_helpers import Settings, open_data, planned
 
 
 def steps(config: Config, epoch: int = 0) -> list[Step]:
@@ -209,7 +210,7 @@ def whole(model: CostModel, graph: GraphInputs) -> PlannedStep:
     return planned(model, "full", Step(graph, 0, ROWS, np.ones(len(ROWS)), np.array([0]), np.zeros(1)))
 
 
-def test_a_layer_adds_the_states_that_it_keeps(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+def test_a_layer_adds_the_states_that_it_keeps() -> None:
     """GELU keeps its input: in the dense form one state of each node under each configuration. Nothing else changes."""
     graph, kept, state = make_inputs(segments=1), [], torch.get_rng_state()
     for block in (["sage", "gelu", "dropout"], ["sage", "gelu", "gelu", "dropout"]):
@@ -245,7 +246,7 @@ def test_a_bound_divides_segments_and_refuses_what_is_smaller_than_a_configurati
         measure_step(model, data.planner, graph, trainer.model_copy(update={"memory_bytes": 100}))
 
 
-def test_segments_and_their_parts_share_the_bound(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+def test_segments_and_their_parts_share_the_bound() -> None:
     model = make_model()
     model.recipe = replace(model.recipe, compress=False)
     free = StepPlanner.of(model, METHODS["gst"])

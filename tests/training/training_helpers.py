@@ -21,9 +21,9 @@ from omegaconf import OmegaConf
 
 import hlorank
 from hlorank.config import Config
-from hlorank.featurize.features import GraphFeatures
+from hlorank.data.collection import Collection
 from hlorank.models.cost_model import CostModel
-from hlorank.models.graph_inputs import GraphInputs, GraphLoader
+from hlorank.models.graph_inputs import GraphLoader
 from hlorank.stages.train import train
 from hlorank.training.fit import build
 from hlorank.training.methods import METHODS
@@ -34,12 +34,8 @@ from hlorank.training.step_data import StepData
 from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
 
 Settings = Callable[..., Config]
-OpenGraphs = Callable[..., GraphLoader]
 History = Callable[[Path], list[dict[str, str]]]
 Runs = Callable[[Config], list[Run]]
-MakeInputs = Callable[..., GraphInputs]
-MakeModel = Callable[..., CostModel]
-MakeFeatures = Callable[..., GraphFeatures]
 CPU = torch.device("cpu")
 WEIGHTS = "weights.safetensors"
 DROPOUT = {"model__dropout": 0.2, "model__block": "[layer_norm,sage,gelu,dropout,residual]"}
@@ -63,6 +59,12 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int 
 
     monkeypatch.setattr(owner, name, counted)
     return calls
+
+
+def open_graphs(config: Config, whole: bool = False) -> GraphLoader:
+    """Open the collection of a configuration, whole or cut into segments."""
+    path = Collection.parse(config.collection).path
+    return GraphLoader(Path(config.paths.features) / path, None if whole else Path(config.paths.segments) / path)
 
 
 def open_data(config: Config) -> StepData:

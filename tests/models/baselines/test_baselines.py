@@ -23,6 +23,7 @@ from hlorank.models.graph_inputs import InputSizes
 from hlorank.models.scoring import load_trained
 from hlorank.models.serialization import input_sizes, load_model, sealed
 from hlorank.version import __version__
+from tests.graphs import make_features
 from tests.sections import baseline_config
 
 SIZES = InputSizes("layout", node_columns=4, opcodes=6, tile_columns=0)
@@ -31,7 +32,7 @@ LINEAR = Linear(np.random.default_rng(0).normal(size=COLUMNS), np.random.default
 
 
 @pytest.fixture
-def features(make_features: Callable[..., GraphFeatures]) -> GraphFeatures:
+def features() -> GraphFeatures:
     return make_features(dtype=np.float32)
 
 
@@ -105,9 +106,7 @@ def random_ranker(seed: int) -> RandomRanker:
     return RandomRanker(np.array([seed], dtype=np.int64))
 
 
-def test_random_scores_depend_on_seed_name_and_row_only(
-    features: GraphFeatures, make_features: Callable[..., GraphFeatures]
-) -> None:
+def test_random_scores_depend_on_seed_name_and_row_only(features: GraphFeatures) -> None:
     rows = np.arange(12)
 
     def scores(seed: int, graph: GraphFeatures, rows: NDArray[np.int64] = rows) -> NDArray[np.float64]:

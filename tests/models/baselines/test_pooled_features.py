@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 
@@ -24,12 +23,10 @@ from hlorank.models.baselines.pooled_features import (
     pooled_columns,
 )
 from hlorank.models.graph_inputs import InputSizes
-from tests.layouts import layout_features
+from tests.graphs import layout_features, make_features
 
 SIZES = InputSizes("layout", node_columns=2, opcodes=3, tile_columns=0)
 RANDOM = InputSizes("layout", node_columns=4, opcodes=6, tile_columns=0)
-
-MakeFeatures = Callable[..., GraphFeatures]
 
 
 def everything(graph: GraphFeatures, sizes: InputSizes) -> NDArray[np.float32]:
@@ -86,7 +83,7 @@ def test_values(known: GraphFeatures) -> None:
     np.testing.assert_allclose(rows[:, changed_column(SIZES)], [first, 2 / 3, 2 / 3], rtol=1e-6)
 
 
-def test_a_rank_is_the_share_of_references_below(make_features: MakeFeatures, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_is_the_share_of_references_below(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = make_features(nodes=200, distinct=300, dtype=np.float32)
     whole = everything(graph, RANDOM)
     configured = whole[:, 11:]
@@ -98,9 +95,7 @@ def test_a_rank_is_the_share_of_references_below(make_features: MakeFeatures, mo
     assert {round(float(200 * value), 3) % 1 for value in some[:, 11]} == {0.0}
 
 
-def test_neither_order_nor_sizes_nor_memory_matters(
-    make_features: MakeFeatures, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_neither_order_nor_sizes_nor_memory_matters(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = make_features(distinct=11, dtype=np.float32)  # odd, so that no node has two most frequent layouts
     whole, layouts, rng = everything(graph, RANDOM), graph.configurations, np.random.default_rng(3)
     assert isinstance(layouts, LayoutFeatures)
@@ -131,7 +126,7 @@ def test_neither_order_nor_sizes_nor_memory_matters(
     np.testing.assert_array_equal(everything(graph, RANDOM), whole)
 
 
-def test_a_tile_keeps_its_features(make_features: MakeFeatures) -> None:
+def test_a_tile_keeps_its_features() -> None:
     sizes = InputSizes("tile", node_columns=4, opcodes=6, tile_columns=5)
     graph = make_features("tile", dtype=np.float32)
     rows = everything(graph, sizes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,18 +13,16 @@ from torch import Tensor
 from hlorank.config import ConfigError
 from hlorank.models.compression.declarations import EdgeForm, EdgeKind, Mixing, Norm
 from hlorank.models.compression.segment import Segment
-from hlorank.models.layers.attention import ConfigurationAttention, LinearAttention
-from hlorank.models.layers.layer import Dropout, InstanceNorm, Layer
+from hlorank.models.layers.layer import Dropout, InstanceNorm
 from hlorank.models.layers.message_passing import EdgeWise
 from hlorank.models.layers.registry import widths
 from hlorank.models.scoring import score_configurations
-from tests.models.dense_form import GATE, ROWS, MakeInputs, MakeModel, both_forms, colouring_of, embed_rows, run_dense
+from tests.graphs import make_inputs, make_model
+from tests.models.dense_form import GATE, ROWS, both_forms, colouring_of, embed_rows, make_layer, run_dense
 
 
 @pytest.mark.parametrize("name", ["sage", "gcn", "GINConv", "gatv2", "reproductions:EdgeMlp"])
-def test_no_node_depends_on_configurations_before_they_join(
-    name: str, make_model: MakeModel, make_inputs: MakeInputs
-) -> None:
+def test_no_node_depends_on_configurations_before_they_join(name: str) -> None:
     model, graph = make_model(block=[name], join="late"), make_inputs()
     rows = [graph.plan({0: np.array(chosen)}, model.recipe).states for chosen in ([3], [3, 0, 7])]
     assert rows[0] == rows[1] > 0
@@ -37,9 +34,7 @@ def test_equal_nodes_become_0_by_instance_norm(segment: Segment) -> None:
         torch.testing.assert_close(run_dense(InstanceNorm(6), equal, segment), torch.zeros_like(equal))
 
 
-def test_one_mask_of_dropout_serves_all_configurations_in_both_forms(
-    segment: Segment, make_model: MakeModel, make_inputs: MakeInputs
-) -> None:
+def test_one_mask_of_dropout_serves_all_configurations_in_both_forms(segment: Segment) -> None:
     layer, x = Dropout(0.5), torch.randn(24, 3, 16, dtype=torch.float64)
     mask = run_dense(layer, x, segment) / x
     torch.testing.assert_close(mask, mask[:, :1].expand(-1, 3, -1))
@@ -73,7 +68,7 @@ class Recorded(EdgeWise):
 
 
 @pytest.mark.parametrize("segments", [1, 5, 40])
-def test_edges_are_computed_in_pieces_and_again_for_gradients(segments: int, make_inputs: MakeInputs) -> None:
+def test_edges_are_computed_in_pieces_and_again_for_gradients(segments: int) -> None:
     (segment, *_) = make_inputs(nodes=40, segments=segments).segments
     layer, x = Recorded().double(), torch.randn(segment.nodes, 2, 4, dtype=torch.float64)
     result = run_dense(layer, x, segment)
@@ -85,7 +80,7 @@ def test_edges_are_computed_in_pieces_and_again_for_gradients(segments: int, mak
     assert sorted(layer.pieces) == sorted(2 * pieces)
 
 
-def test_nodes_without_edges_to_them_get_no_more_colours(make_layer: Callable[..., Layer], segment: Segment) -> None:
+def test_nodes_without_edges_to_them_get_no_more_colours(segment: Segment) -> None:
     """Nodes that are not configurable keep their colours, which a residual connection needs."""
     before, free = colouring_of(segment, 5, share=True), segment.configurable
     edges = make_layer("reproductions:EdgeMlp").edges
@@ -95,7 +90,7 @@ def test_nodes_without_edges_to_them_get_no_more_colours(make_layer: Callable[..
     assert (after.colour_of[free:] == after.colour_of[free:, :1]).all()
 
 
-def test_features_that_round_to_zero_give_numbers(make_layer: Callable[..., LinearAttention], segment: Segment) -> None:
+def test_features_that_round_to_zero_give_numbers(segment: Segment) -> None:
     layer = make_layer("linear_attention").float()
     with torch.no_grad():
         layer.inputs.weight.fill_(-100.0)
@@ -107,9 +102,7 @@ def test_features_that_round_to_zero_give_numbers(make_layer: Callable[..., Line
     assert x.grad.isfinite().all()
 
 
-def test_repeated_configurations_change_nothing(
-    make_layer: Callable[..., ConfigurationAttention], segment: Segment
-) -> None:
+def test_repeated_configurations_change_nothing(segment: Segment) -> None:
     """The weights average 1 however many configurations there are, at the first temperature of 0.5."""
     layer, x = make_layer("configuration_attention"), torch.randn(24, 4, 6, dtype=torch.float64)
     assert layer.log_temperature.exp().item() == pytest.approx(0.5)
@@ -120,7 +113,7 @@ def test_repeated_configurations_change_nothing(
 @pytest.mark.parametrize(
     "name", ["linear", "gcn", "TransformerConv", "gatv2", "instance_norm", "configuration_attention", GATE]
 )
-def test_any_join_halo_and_bound_of_memory(name: str, make_model: MakeModel, make_inputs: MakeInputs) -> None:
+def test_any_join_halo_and_bound_of_memory(name: str) -> None:
     """Segments with a halo of as many hops as there are layers give the embedding of the whole graph."""
     for join in ("early", "late", "every"):
         stem = [] if name == GATE and join != "early" else [name]
@@ -139,7 +132,7 @@ def test_any_join_halo_and_bound_of_memory(name: str, make_model: MakeModel, mak
     torch.testing.assert_close(total, embed_rows(model, whole, 0, rows))
 
 
-def test_widths_before_a_layer_that_widens_are_narrower(make_model: MakeModel) -> None:
+def test_widths_before_a_layer_that_widens_are_narrower() -> None:
     stem = ["instance_norm", GATE, "gelu", "linear", GATE]
     config = make_model(width=8).config
     assert widths(stem, config, "model.stem") == [4, 4, 8, 8, 4, 8]
@@ -158,6 +151,6 @@ def test_widths_before_a_layer_that_widens_are_narrower(make_model: MakeModel) -
         {"width": 7, "block": ["linear", GATE]},
     ],
 )
-def test_widths_that_do_not_fit_are_refused(changes: dict[str, Any], make_model: MakeModel) -> None:
+def test_widths_that_do_not_fit_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=rf"model\.(block|stem): .*widens|model\.width=7: {GATE}"):
         make_model(**{"width": 8, **changes})

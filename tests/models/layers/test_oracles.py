@@ -16,7 +16,8 @@ from hlorank.config import ConfigError, Directions
 from hlorank.models.compression.declarations import Mixing
 from hlorank.models.compression.segment import Edges, Segment
 from hlorank.models.layers.layer import Layer
-from tests.models.dense_form import ALL_LAYERS, EDGE_MLP, GATE, MakeInputs, MakeModel, both_forms, run_dense
+from tests.graphs import make_inputs, make_model
+from tests.models.dense_form import ALL_LAYERS, EDGE_MLP, GATE, both_forms, make_layer, run_dense
 from tests.models.oracles import OPERATORS, ORACLES, graph_of, operator
 
 MakeLayer = Callable[..., Layer]
@@ -41,7 +42,7 @@ def states(*shape: int) -> Tensor:
 
 @pytest.mark.parametrize(("name", "directions"), cases(*ALL_LAYERS, *OPERATORS))
 def test_every_layer_equals_its_oracle_in_any_order_and_in_both_forms(
-    name: str, directions: str, make_layer: MakeLayer, segment: Segment, make_model: MakeModel, make_inputs: MakeInputs
+    name: str, directions: str, segment: Segment
 ) -> None:
     layer, x = make_layer(name, **options(name, directions)), states(24, 3, 6)
     for parameter in layer.parameters() if name in ("instance_norm", "gatv2", "gps") else ():
@@ -93,9 +94,7 @@ def changed_by(mixing: Mixing, directions: str, segment: Segment, place: int) ->
 
 
 @pytest.mark.parametrize(("name", "directions"), cases(*ALL_LAYERS))
-def test_every_layer_mixes_as_it_declares_and_has_right_gradients(
-    name: str, directions: str, make_layer: MakeLayer, make_inputs: MakeInputs
-) -> None:
+def test_every_layer_mixes_as_it_declares_and_has_right_gradients(name: str, directions: str) -> None:
     """In a kernel all nodes are configurable, so that layers for configurable nodes change all."""
     (kernel,) = make_inputs(kind="tile", nodes=6).segments
     layer, x = make_layer(name, width=64, **options(name, directions)), states(6, 3, 64)
@@ -146,6 +145,6 @@ def test_every_layer_mixes_as_it_declares_and_has_right_gradients(
         ),
     ],
 )
-def test_what_cannot_run_is_refused(name: str, changes: dict[str, Any], match: str, make_layer: MakeLayer) -> None:
+def test_what_cannot_run_is_refused(name: str, changes: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         make_layer(name, **changes)

@@ -25,8 +25,8 @@ from hlorank.training.gst.aggregator import Aggregator, StepCost
 from hlorank.training.gst.embedding_table import ENTRY_OVERHEAD, EmbeddingTable, entry_keys
 from hlorank.training.methods import METHODS
 from hlorank.training.step_plans import Step, StepPlanner
+from tests.graphs import make_features, make_inputs, make_model
 from tests.models.dense_form import embed_rows
-from tests.training.training_helpers import MakeFeatures, MakeInputs, MakeModel
 
 ROWS = np.array([4, 1, 9, 7, 0])
 SEGMENTS = 4
@@ -34,12 +34,12 @@ BLOCK = ["layer_norm", "sage", "gelu", "residual"]
 
 
 @pytest.fixture
-def model(make_model: MakeModel) -> CostModel:
+def model() -> CostModel:
     return make_model()
 
 
 @pytest.fixture
-def graph(make_inputs: MakeInputs) -> GraphInputs:
+def graph() -> GraphInputs:
     return make_inputs(segments=SEGMENTS)
 
 
@@ -145,9 +145,7 @@ def test_fresh_embeddings_are_written_once_each(model: CostModel, graph: GraphIn
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_table_keeps_nothing_that_depends_on_other_configurations(
-    method: str, make_model: MakeModel, graph: GraphInputs
-) -> None:
+def test_a_table_keeps_nothing_that_depends_on_other_configurations(method: str, graph: GraphInputs) -> None:
     model = make_model(block=[*BLOCK, "configuration_attention"])
     if METHODS[method].others == "table":
         with pytest.raises(ConfigError, match=r"model\.block: with configuration_attention"):
@@ -167,7 +165,7 @@ def test_a_step_runs_where_the_model_is(method: str, model: CostModel, graph: Gr
 
 
 @pytest.mark.parametrize("method", ["gst", "gst_e"])
-def test_parts_of_a_segment_have_the_same_gradients(method: str, model: CostModel, make_inputs: MakeInputs) -> None:
+def test_parts_of_a_segment_have_the_same_gradients(method: str, model: CostModel) -> None:
     results = []
     model.recipe = replace(model.recipe, compress=False)
     for max_states in (None, 1):
@@ -211,9 +209,7 @@ CASES = {
 
 @settings(max_examples=25)
 @given(case=st.fixed_dictionaries(CASES))
-def test_a_halo_of_as_many_hops_as_layers_equals_training_on_the_whole_graph(
-    case: dict[str, Any], make_model: MakeModel, make_features: MakeFeatures
-) -> None:
+def test_a_halo_of_as_many_hops_as_layers_equals_training_on_the_whole_graph(case: dict[str, Any]) -> None:
     features = make_features(nodes=case["nodes"], seed=case["seed"])
     block = [*BLOCK, *["configuration_attention"] * case["attention"]]
     model = make_model(blocks=case["layers"], block=block, pooling=["sum"])
@@ -223,9 +219,7 @@ def test_a_halo_of_as_many_hops_as_layers_equals_training_on_the_whole_graph(
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
-def test_a_halo_of_fewer_hops_differs_from_training_on_the_whole_graph(
-    layers: int, make_model: MakeModel, make_features: MakeFeatures
-) -> None:
+def test_a_halo_of_fewer_hops_differs_from_training_on_the_whole_graph(layers: int) -> None:
     """On a chain, where no other path joins the ends."""
     features = replace(make_features(nodes=24), edge_index=np.array([(u, u - 1) for u in range(1, 24)]))
     model = make_model(blocks=layers, pooling=["sum"])

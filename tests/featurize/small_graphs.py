@@ -1,12 +1,10 @@
-"""Fixtures that make small graphs of both kinds."""
+"""Small graphs of both kinds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 
 from hlorank.data.collection import Collection
 from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, Measurements, TileConfigurations
@@ -16,7 +14,6 @@ from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.hlo.node_features import OPCODES
 from tests.sections import featurize_config
 
-MakeGraph = Callable[..., MeasuredGraph]
 Node = tuple[str, list[int], list[int]]
 
 
@@ -55,34 +52,24 @@ def _graph(rng: np.random.Generator, nodes: int) -> Graph:
     return Graph(feat, opcodes, np.array(edges, dtype=np.int64).reshape(-1, 2), splits)
 
 
-@pytest.fixture(scope="session")
-def layout_graph() -> MakeGraph:
-    """Make layout graphs; every third configuration repeats the first."""
-
-    def make(name: str = "graph", seed: int = 0, nodes: int = 40, configurations: int = 12) -> MeasuredGraph:
-        rng = np.random.default_rng(seed)
-        node_ids = np.unique(rng.integers(0, nodes, 1 + nodes // 8))
-        values = np.full((configurations, len(node_ids), 18), -1, dtype=np.float32)
-        values[..., 0] = rng.integers(-1, 6, values.shape[:2])
-        values[::3] = values[0]
-        runtime = rng.integers(10**6, 10**7, configurations)
-        parts = LayoutConfigurations.from_chunks(node_ids, [values])
-        return MeasuredGraph(name, _graph(rng, nodes), parts, Measurements(runtime))
-
-    return make
+def layout_graph(name: str = "graph", seed: int = 0, nodes: int = 40, configurations: int = 12) -> MeasuredGraph:
+    """Make a layout graph; every third configuration repeats the first."""
+    rng = np.random.default_rng(seed)
+    node_ids = np.unique(rng.integers(0, nodes, 1 + nodes // 8))
+    values = np.full((configurations, len(node_ids), 18), -1, dtype=np.float32)
+    values[..., 0] = rng.integers(-1, 6, values.shape[:2])
+    values[::3] = values[0]
+    runtime = rng.integers(10**6, 10**7, configurations)
+    parts = LayoutConfigurations.from_chunks(node_ids, [values])
+    return MeasuredGraph(name, _graph(rng, nodes), parts, Measurements(runtime))
 
 
-@pytest.fixture(scope="session")
-def tile_graph() -> MakeGraph:
-    """Make tile kernels; configurations 0 and 1 have equal features."""
-
-    def make(name: str = "kernel", seed: int = 0, nodes: int = 6, configurations: int = 9) -> MeasuredGraph:
-        rng = np.random.default_rng(seed)
-        feat = rng.integers(0, 8, (configurations, 24)).astype(np.float32)
-        feat[:, 16:] = 0
-        feat[:, 7] *= 1000
-        feat[1:2] = feat[0]
-        runtime, normalizer = rng.integers(10**3, 10**4, (2, configurations))
-        return MeasuredGraph(name, _graph(rng, nodes), TileConfigurations(feat), Measurements(runtime, normalizer))
-
-    return make
+def tile_graph(name: str = "kernel", seed: int = 0, nodes: int = 6, configurations: int = 9) -> MeasuredGraph:
+    """Make a tile kernel; configurations 0 and 1 have equal features."""
+    rng = np.random.default_rng(seed)
+    feat = rng.integers(0, 8, (configurations, 24)).astype(np.float32)
+    feat[:, 16:] = 0
+    feat[:, 7] *= 1000
+    feat[1:2] = feat[0]
+    runtime, normalizer = rng.integers(10**3, 10**4, (2, configurations))
+    return MeasuredGraph(name, _graph(rng, nodes), TileConfigurations(feat), Measurements(runtime, normalizer))
