@@ -17,14 +17,19 @@ Capture = pytest.CaptureFixture[str]
 
 
 class Command:
-    """`hlorank` in this process, with arguments of any type; calls return the standard output and the errors."""
+    """`hlorank` in this process, with arguments of any type; calls return the standard output and the errors.
 
-    def __init__(self, capsys: Capture) -> None:
-        self._capsys = capsys
+    Args:
+        capsys: of the test.
+        first: arguments of each call, before its own.
+    """
+
+    def __init__(self, capsys: Capture, *first: object) -> None:
+        self._capsys, self._first = capsys, first
 
     def __call__(self, *arguments: object, status: int = 0) -> tuple[str, str]:
         self._capsys.readouterr()  # what the test itself printed
-        assert main([*map(str, arguments)]) == status
+        assert main([*map(str, (*self._first, *arguments))]) == status
         return self._capsys.readouterr()
 
     def json(self, *arguments: object, status: int = 0) -> Any:

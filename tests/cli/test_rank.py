@@ -33,7 +33,7 @@ from hlorank.hlo.hlo_pb2 import HloModuleProto, ModuleTuningData, TuningData
 from hlorank.hlo.layout_json import module_fingerprint
 from hlorank.hlo.reader import DUMPS, read_records
 from hlorank.hlo.stage import TRAINED, stage_of
-from hlorank.hlo.xla_process import XlaError, has_jaxlib
+from hlorank.hlo.xla_process import has_jaxlib
 from hlorank.metrics import noise_ceiling
 from hlorank.ranking.ranker import Ranker
 from tests.cli.conftest import Command
@@ -41,12 +41,11 @@ from tests.cli.conftest import Command
 LAYOUT, TILE = "layout:synthetic:random", "tile:synthetic"
 BEFORE = "module_0001.m.before_optimizations.hlo.pb"
 needs_jax = pytest.mark.skipif(not has_jaxlib(), reason="needs jax (extra collect)")
-Rank = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture
-def rank(model: Path, call: Command) -> Rank:
-    return partial(call.json, "rank", "--model", model)
+def rank(model: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(capsys, "rank", "--model", model)
 
 
 @pytest.fixture
@@ -81,29 +80,29 @@ def test_rankings_are_those_of_the_ranker(
 
 
 def test_what_a_cluster_prints_is_not_in_the_output(
-    rank: Rank, graphs: list[Path], monkeypatch: pytest.MonkeyPatch
+    rank: Command, graphs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def noisy(*arguments: Any, **options: Any) -> Iterator[Any]:
         yield from map_graphs(*arguments, **options)
         sys.stdout.write("(raylet) a node was lost")
 
     monkeypatch.setattr("hlorank.compute.map_graphs", noisy)
-    assert len(rank(*graphs)) == len(graphs)
+    assert len(rank.json(*graphs)) == len(graphs)
 
 
 def test_a_comparison_has_the_noise_ceiling_and_leaves_out_withheld_runtimes(
-    rank: Rank, model: Path, graphs: list[Path], tmp_path: Path, call: Command
+    rank: Command, graphs: list[Path], tmp_path: Path
 ) -> None:
     path = Path(shutil.copy(graphs[0], tmp_path / "f[bold].npz"))
     write_json(path.with_suffix(".json"), {"split_half_tau": 0.6})
     withheld = replace(read_graph(path, "layout"), measurements=Measurements(np.zeros(60, dtype=np.int64)))
     write_graph(tmp_path / "unknown.npz", withheld)
     arguments = [path, tmp_path / "unknown.npz", "--compare", "--top", "4"]
-    known, unknown = rank(*arguments)
+    known, unknown = rank.json(*arguments)
     assert known["comparison"]["noise_ceiling"] == pytest.approx(noise_ceiling(0.6))
     assert unknown["comparison"] is None
     assert "runtime_ns" not in unknown["top"][0]
-    shown, _ = call("rank", "--model", model, *arguments)
+    shown, _ = rank(*arguments)
     assert shown.startswith("f[bold]: the first 4 of 60 configurations\n")
     assert "\n\nunknown: the first" in shown
     for part in ("slowdown of the first", "runtime (ns)", "nothing to compare with: the runtimes are withheld"):
@@ -113,17 +112,17 @@ def test_a_comparison_has_the_noise_ceiling_and_leaves_out_withheld_runtimes(
     assert {len(score.partition(".")[2]) for score in scores} == {4}
 
 
-def test_a_tuning_record_is_ranked_with_its_runs(rank: Rank, record: Path) -> None:
-    (printed,) = rank(record, "--compare")
+def test_a_tuning_record_is_ranked_with_its_runs(rank: Command, record: Path) -> None:
+    (printed,) = rank.json(record, "--compare")
     assert [printed[key] for key in ("graph", "configurations", "drawn", "stage")] == ["record", 3, False, None]
     assert {row["configuration"]: row["runtime_ns"] for row in printed["top"]} == {0: 3_000, 1: 2_000, 2: 2_500}
     changes = {row["configuration"]: [change["after"] for change in row["changes"]] for row in printed["top"]}
     assert changes == {0: [], 1: [[1, 0]], 2: [[1, 0]]}
 
 
-def test_candidates_are_drawn_for_a_dump(rank: Rank, program: Path, tmp_path: Path) -> None:
+def test_candidates_are_drawn_for_a_dump(rank: Command, program: Path, tmp_path: Path) -> None:
     many = ["--candidates", "9", "--top", "9"]
-    (printed,) = rank(*many, program, "--save", tmp_path / "saved")
+    (printed,) = rank.json(*many, program, "--save", tmp_path / "saved")
     assert (printed["configurations"], printed["drawn"]) == (9, True)
     changes = {row["configuration"]: row["changes"] for row in printed["top"]}
     assert len({str(layouts) for layouts in changes.values()}) == 9
@@ -142,32 +141,32 @@ def test_candidates_are_drawn_for_a_dump(rank: Rank, program: Path, tmp_path: Pa
         }
     # Saved candidates have the same ranking, and so have candidates drawn again; another seed draws others.
     for again in (path, shutil.copy(program, tmp_path / "other.hlo.pb")):
-        assert [row["score"] for row in rank(*many, again)[0]["top"]] == [row["score"] for row in printed["top"]]
-    assert rank(*many, program, "--seed", "1") != [printed]
+        assert [row["score"] for row in rank.json(*many, again)[0]["top"]] == [row["score"] for row in printed["top"]]
+    assert rank.json(*many, program, "--seed", "1") != [printed]
 
 
 def test_the_standard_input_is_shown_as_it_was_given(
-    rank: Rank, model: Path, program: Path, monkeypatch: pytest.MonkeyPatch, call: Command
+    rank: Command, program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(program.read_bytes())))
-    (printed,) = rank("-")
+    (printed,) = rank.json("-")
     assert (printed["file"], printed["graph"]) == ("-", "stdin")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    assert call("rank", "--model", model, "-", status=2)[1].startswith("error: -: ")
+    assert rank("-", status=2)[1].startswith("error: -: ")
 
 
 def test_a_dump_with_nothing_to_configure_is_left_out(
-    rank: Rank, model: Path, program: Path, nothing: Path, caplog: pytest.LogCaptureFixture, call: Command
+    rank: Command, program: Path, nothing: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (printed,) = rank(nothing, program)
+    (printed,) = rank.json(nothing, program)
     assert printed["graph"] == "jit_f"
     (notice,) = caplog.messages
     assert str(nothing) in notice
-    assert call("rank", "--model", model, nothing, status=2)[0].strip() == ""
+    assert rank(nothing, status=2)[0].strip() == ""
 
 
 def test_other_files_and_records_are_ranked_after_a_wrong_one(
-    model: Path, graphs: list[Path], kernel: Path, record: Path, tmp_path: Path, call: Command
+    rank: Command, graphs: list[Path], kernel: Path, record: Path, tmp_path: Path
 ) -> None:
     def changed(fingerprint: int, root: int) -> bytes:
         tuning = ModuleTuningData.FromString(record.read_bytes())
@@ -179,7 +178,7 @@ def test_other_files_and_records_are_ranked_after_a_wrong_one(
     modules.write_bytes(TuningData(modules=records).SerializeToString())
     (tmp_path / "text.pb").write_text("HloModule m")
     files = [kernel, graphs[0], tmp_path / "none.npz", graphs[0], tmp_path / "text.pb", modules, tmp_path / "none*"]
-    out, errors = call("rank", "--model", model, *files, "--csv", tmp_path / "out.csv", "--json", status=2)
+    out, errors = rank(*files, "--csv", tmp_path / "out.csv", "--json", status=2)
     assert [graph["graph"] for graph in json.loads(out)] == [graphs[0].stem, "all_1", "all_3"]
     wrong = [files[2], files[6], kernel, graphs[0], files[4], modules, modules]  # files that do not exist come first
     for path, line in zip(wrong, errors.splitlines(), strict=True):
@@ -191,7 +190,7 @@ def test_other_files_and_records_are_ranked_after_a_wrong_one(
 
 @pytest.mark.slow
 def test_worker_processes_rank_what_one_process_does(
-    model: Path, graphs: list[Path], kernel: Path, tmp_path: Path, call: Command, monkeypatch: pytest.MonkeyPatch
+    rank: Command, graphs: list[Path], kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "pickle.py").write_text("raise SystemExit")  # a file of the working folder, which is not imported
     monkeypatch.chdir(tmp_path)
@@ -199,7 +198,7 @@ def test_worker_processes_rank_what_one_process_does(
     found = []
     for workers in (1, 2):
         arguments = [*files, "--csv", tmp_path / f"{workers}.csv", "--json", "--workers", workers]
-        printed = call("rank", "--model", model, *arguments, status=2)
+        printed = rank(*arguments, status=2)
         found.append((printed, (tmp_path / f"{workers}.csv").read_bytes()))
     assert found[0] == found[1]
 
@@ -231,14 +230,14 @@ def test_wrong_options_are_refused_before_anything_is_ranked(program: Path, tmp_
 
 
 def test_errors_are_one_line_in_a_narrow_terminal(
-    model: Path, graphs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Command
+    rank: Command, graphs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "80"}.items():
         monkeypatch.setenv(name, value)
     empty = tmp_path / ("a long name " * 9)
     empty.touch()
-    _, shown = call("rank", "--model", model, empty, graphs[0], status=2)
+    _, shown = rank(empty, graphs[0], status=2)
     bar, error, end = shown.partition(f"error: {empty}: file: expected ")
     assert "Ranking" in bar
     assert error
@@ -247,7 +246,7 @@ def test_errors_are_one_line_in_a_narrow_terminal(
 
 
 def test_rankings_are_printed_if_the_submission_fails_at_its_end(
-    model: Path, graphs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Command
+    rank: Command, graphs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager
     def full(path: Path) -> Iterator[Path]:
@@ -256,17 +255,17 @@ def test_rankings_are_printed_if_the_submission_fails_at_its_end(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("hlorank.evaluation.submission.atomic_path", full)
-    out, error = call("rank", "--model", model, *graphs, "--csv", tmp_path / "out.csv", status=1)
+    out, error = rank(*graphs, "--csv", tmp_path / "out.csv", status=1)
     assert all(f"{path.stem}: the first" in out for path in graphs)
     assert error == "error: No space left on device\n"
     assert not list(tmp_path.iterdir())
 
 
-def test_the_table_names_instructions_and_layouts(rank: Rank, model: Path, program: Path, call: Command) -> None:
+def test_the_table_names_instructions_and_layouts(rank: Command, program: Path) -> None:
     arguments = [program, "--candidates", "9", "--top", "9"]
-    (ranked,) = rank(*arguments)
+    (ranked,) = rank.json(*arguments)
     for row in ranked["top"][:3]:
-        shown, _ = call("rank", "--model", model, *arguments, "--choose", row["rank"])
+        shown, _ = rank(*arguments, "--choose", row["rank"])
         assert "configurations are drawn; 0 is the compiler's default" in shown
         shown = shown.partition(f"rank {row['rank']}, configuration {row['configuration']}: ")[2]
         for change in row["changes"]:
@@ -277,21 +276,19 @@ def test_the_table_names_instructions_and_layouts(rank: Rank, model: Path, progr
         assert row["changes"] or "every layout is the compiler's choice" in shown
 
 
-def test_changes_as_csv(
-    rank: Rank, model: Path, program: Path, graphs: list[Path], tmp_path: Path, call: Command
-) -> None:
+def test_changes_as_csv(rank: Command, program: Path, graphs: list[Path], tmp_path: Path) -> None:
     module = HloModuleProto.FromString(program.read_bytes())
     module.computations[0].instructions[1].name = "=dot"
     program.write_bytes(module.SerializeToString())
     arguments, target = [program, graphs[0], "--candidates", "9", "--top", "9"], tmp_path / "new" / "changes.csv"
     expected = [
         (graph["graph"], str(row["rank"]), f"'{change['instruction']}" if change else "", change.get("after"))
-        for graph in rank(*arguments)
+        for graph in rank.json(*arguments)
         for row in graph["top"]
         for change in row.get("changes") or [{}]
     ]
-    assert "the first 9 of" in call("rank", "--model", model, *arguments, "--changes", target)[0]
-    text = call("rank", "--model", model, *arguments, "--changes", "-")[0].replace("\r\n", "\n")
+    assert "the first 9 of" in rank(*arguments, "--changes", target)[0]
+    text = rank(*arguments, "--changes", "-")[0].replace("\r\n", "\n")
     assert text == target.read_text()
     assert expected == [
         (row["graph"], row["rank"], row["instruction"], json.loads(f"[{row['after'][1:-1]}]") or None)
@@ -307,11 +304,11 @@ def constraints(module: HloModuleProto) -> list[list[int]]:
 
 @pytest.mark.usefixtures("no_jaxlib")
 def test_the_chosen_configuration_is_exported(
-    rank: Rank, program: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    rank: Command, program: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "exported"
     for choose in (1, 4):
-        (ranked,) = rank(program, "--candidates", "9", "--export", folder, "--choose", choose)
+        (ranked,) = rank.json(program, "--candidates", "9", "--export", folder, "--choose", choose)
         assert "jit_f.hlo.txt" in caplog.messages[-1]  # not written
         chosen = ranked["top"][choose - 1]
         assert ranked["exported"] == [str(folder / "jit_f.json"), str(folder / "jit_f.hlo.pb")]
@@ -331,61 +328,37 @@ def test_the_chosen_configuration_is_exported(
 
 @pytest.mark.usefixtures("no_jaxlib")
 def test_what_cannot_be_exported_is_named(
-    model: Path, program: Path, graphs: list[Path], record: Path, tmp_path: Path, call: Command
+    rank: Command, program: Path, graphs: list[Path], record: Path, tmp_path: Path
 ) -> None:
     out = ["--export", tmp_path / "out"]
-    _, errors = call("rank", "--model", model, graphs[0], record, program, *out, status=2)
+    _, errors = rank(graphs[0], record, program, *out, status=2)
     assert [str(path) in line for path, line in zip((graphs[0], record), errors.splitlines(), strict=True)] == [
         True
     ] * 2
     assert (tmp_path / "out" / "jit_f.json").is_file()
-    call("rank", "--model", model, program, *out, "--candidates", "3", "--choose", "5", status=2)
+    rank(program, *out, "--candidates", "3", "--choose", "5", status=2)
 
 
-@pytest.fixture(scope="module")
-def cpu_model(linear_model: Callable[..., Path], tiny_collections: Path) -> Path:
-    """Model of a CPU, for which modules before XLA's passes are compiled up to layout assignment."""
-    address = "layout:cpu:random"
+@pytest.fixture
+def cpu_rank(linear_model: Callable[..., Path], tiny_collections: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command with a model of a CPU, for which modules before XLA's passes are compiled up to layout assignment."""
+    collection = Collection.parse("layout:cpu:random")
     spec = FeatureStore(tiny_collections / "features" / Collection.parse(LAYOUT).path).spec
-    features = spec.model_copy(update={"collection": Collection.parse(address)})
-    return linear_model(collection=address, features=features)
+    model = linear_model(collection=str(collection), features=spec.model_copy(update={"collection": collection}))
+    return Command(capsys, "rank", "--model", model)
 
 
-def test_what_is_not_compiled(cpu_model: Path, rank: Rank, program: Path, tmp_path: Path, call: Command) -> None:
+def test_what_is_not_compiled(cpu_rank: Command, rank: Command, program: Path, tmp_path: Path) -> None:
     before = shutil.copy(program, tmp_path / BEFORE)
     shutil.copy(program, program.with_name("module_0001.m.0003.p.after_dce.before_layout-assignment.hlo.pb"))
     shutil.move(program, program.with_name(BEFORE))
-    compiling: Rank = partial(call.json, "rank", "--model", cpu_model)
     for ranking, arguments, found in (
-        (compiling, [before, "--dump", "before_optimizations"], "before_optimizations"),
+        (cpu_rank, [before, "--dump", "before_optimizations"], "before_optimizations"),
         (rank, [before], "before_optimizations"),
-        (compiling, [program.parent], TRAINED),  # the one right before layout assignment
+        (cpu_rank, [program.parent], TRAINED),  # the one right before layout assignment
     ):
-        (printed,) = ranking(*arguments, status=0 if found == TRAINED else 3)
+        (printed,) = ranking.json(*arguments, status=0 if found == TRAINED else 3)
         assert printed["stage"] == {"found": found, "trained": TRAINED, "compiled": False, "not_compiled": None}
-
-
-@pytest.mark.parametrize(("name", "status"), [(BEFORE, 3), ("own.pb", 0)])
-def test_a_module_that_does_not_compile_is_ranked_as_it_is(
-    name: str,
-    status: int,
-    cpu_model: Path,
-    program: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    call: Command,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def refuse(*_: object) -> bytes:
-        raise XlaError("it has an all-reduce")
-
-    monkeypatch.setattr("hlorank.hlo.stage.in_process", refuse)
-    path = program.rename(program.with_name(name))
-    (printed,) = call.json("rank", "--model", cpu_model, path, status=status)
-    assert (printed["stage"]["compiled"], printed["stage"]["not_compiled"]) == (False, "it has an all-reduce")
-    (line,) = caplog.messages
-    assert str(path) in line
-    assert "it has an all-reduce" in line
-    call("rank", "--model", cpu_model, path, program.with_name("missing.pb"), status=2)
 
 
 # A product, which the compiler leaves as it is, and two reshapes, which it removes.
@@ -403,11 +376,11 @@ ENTRY e {
 
 @needs_jax
 def test_a_module_before_the_passes_is_compiled_and_exported(
-    cpu_model: Path, tmp_path: Path, call: Command, caplog: pytest.LogCaptureFixture
+    cpu_rank: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = tmp_path / "module_0001.m.before_optimizations.txt"
     source.write_text(TEXT)
-    rank = partial(call.json, "rank", "--model", cpu_model, "--candidates", "5")
+    rank = partial(cpu_rank.json, "--candidates", "5")
     (printed,) = rank(source, "--export", tmp_path / "out", "--choose", "3")
     assert printed["file"] == str(source)
     assert printed["stage"] == {"found": TRAINED, "trained": TRAINED, "compiled": True, "not_compiled": None}
@@ -440,25 +413,24 @@ ENTRY e {
 
 
 @needs_jax
-def test_a_module_that_the_compiler_refuses(
-    cpu_model: Path, tmp_path: Path, call: Command, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("name", "status"), [("module_0001.m.before_optimizations.txt", 3), ("own.hlo", 0)])
+def test_a_module_that_the_compiler_refuses_is_ranked_as_it_is(
+    name: str, status: int, cpu_rank: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (source := tmp_path / "own.hlo").write_text(COLLECTIVE)
-    (printed,) = call.json("rank", "--model", cpu_model, "--candidates", "5", source)
+    (path := tmp_path / name).write_text(COLLECTIVE)
+    (printed,) = cpu_rank.json("--candidates", "5", path, status=status)
     assert not printed["stage"]["compiled"]
     assert "all-reduce" in printed["stage"]["not_compiled"]
     (line,) = caplog.messages
+    assert str(path) in line
     assert printed["stage"]["not_compiled"] in line
+    cpu_rank(path, tmp_path / "missing.pb", status=2)
 
 
 @needs_jax
 @pytest.mark.usefixtures("no_jaxlib")
 def test_the_ranked_module_is_that_of_the_function(
-    cpu_model: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    call: Command,
-    caplog: pytest.LogCaptureFixture,
+    cpu_rank: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The function is traced in another process, right before layout assignment."""
     (tmp_path / "own_mlp.py").write_text(
@@ -468,7 +440,7 @@ def test_the_ranked_module_is_that_of_the_function(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     arguments = "f32[8,8] f32[8,8]"
-    rank = partial(call.json, "rank", "--model", cpu_model, "--candidates", "5", "--export", "out")
+    rank = partial(cpu_rank.json, "--candidates", "5", "--export", "out")
     (function,) = rank("own_mlp:step", "--arguments", arguments)
     assert "own_mlp" not in sys.modules
     assert (function["file"], function["graph"], caplog.messages[1:]) == ("own_mlp:step", "own_mlp-step", [])
@@ -513,7 +485,7 @@ def test_functions_that_are_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_jax
 def test_unusual_types_and_shapes_are_converted_and_ranked(
-    tmp_path: Path, rank: Rank, call: Command, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, rank: Command, call: Command, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "unusual.txt"
     parts = (
@@ -527,7 +499,7 @@ def test_unusual_types_and_shapes_are_converted_and_ranked(
     assert graph.graph.node_feat.min() >= 0
     assert isinstance(graph.configurations, LayoutConfigurations)
     assert len(graph.configurations.node_ids) == 3
-    (ranked,) = rank(tmp_path / "unusual.npz")
+    (ranked,) = rank.json(tmp_path / "unusual.npz")
     assert ranked["configurations"] == 1
     path.write_text(TEXT.replace("x = f32[8", "x = f32[?"))  # a dimension without a bound
     assert call.error("inspect", path).startswith(f"{path}: computations[0].instructions[0] (x): ")

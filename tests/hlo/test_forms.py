@@ -13,7 +13,7 @@ import pytest
 from hlorank.data.collection import read_graph
 from hlorank.fetch.hlo import convert
 from hlorank.files import DataError
-from hlorank.hlo import forms, stage, xla_process
+from hlorank.hlo import forms, xla_process
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.node_features import OPCODES
 from hlorank.hlo.reader import Record, featurize, read_records
@@ -356,15 +356,3 @@ def test_without_a_name_the_content_decides(
     assert stage_of(Path("own.pb"), dot_and_reshape) == expected
     needed = {one: needs_compilation(Path("own.pb"), dot_and_reshape, one) for one in ("layout:cpu:a", "tile:cpu")}
     assert needed == {"layout:cpu:a": expected != AFTER, "tile:cpu": False}
-
-
-def test_a_module_that_does_not_compile_is_refused(
-    monkeypatch: pytest.MonkeyPatch, dot_and_reshape: HloModuleProto
-) -> None:
-    def refuse(work: str, data: bytes) -> bytes:
-        raise XlaError(f"{work} of {len(data)} bytes")
-
-    monkeypatch.setattr(stage, "in_process", refuse)
-    with pytest.raises(DataError) as raised:
-        stage.before_layout_assignment(dot_and_reshape)
-    assert str(raised.value.found) == f"capture of {dot_and_reshape.ByteSize()} bytes"

@@ -22,7 +22,7 @@ from hlorank.files import DataError, read_json
 from hlorank_collect import machine
 from hlorank_collect.autotune.tuned import TuneTask
 from hlorank_collect.child_process import Outcome
-from hlorank_collect.program import SkippedError, require_jax, user_program
+from hlorank_collect.program import SkippedError, user_program
 from hlorank_collect.record import read_left_out
 from hlorank_collect.run_tasks import Summary, run_tasks
 from hlorank_collect.task import Task
@@ -255,14 +255,6 @@ def module(user_module: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPa
     user_module("users_own", OWN)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     return "users_own"
-
-
-def test_without_jax_the_error_names_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "jax", None)
-    with pytest.raises(ConfigError, match=r"pip install 'hlorank\[collect\]'"):
-        require_jax()
-    with pytest.raises(ConfigError, match=r"needs jax"):
-        user_program("math:sin", "f32[2]")
 
 
 def test_arguments_by_shape(module: str) -> None:
