@@ -223,9 +223,14 @@ def recorded_run(model: Path) -> dict[str, str]:
     """
     if not (model / RUN).is_file():
         return {}
-    run, spec = read_json(model / RUN), read_json(model / SPEC) if (model / SPEC).is_file() else {}
-    same = "model" not in run or run["model"] == spec.get("spec_sha256")
-    return {key: value for key, value in run.items() if isinstance(value, str)} if same else {}
+    run = read_json(model / RUN)
+    return {key: value for key, value in run.items() if isinstance(value, str)} if is_of_model(run, model) else {}
+
+
+def is_of_model(record: Mapping[str, Any], model: Path) -> bool:
+    """Return False for a record of another model than that of a folder; a record of an older version names none."""
+    spec = read_json(model / SPEC) if (model / SPEC).is_file() else {}
+    return "model" not in record or record["model"] == spec.get("spec_sha256")
 
 
 def write_array(path: Path, array: NDArray[Any]) -> None:

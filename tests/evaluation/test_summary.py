@@ -16,6 +16,7 @@ UNRANKED = {**dict.fromkeys(LAYOUT), "graphs": 0, "skipped": 0, "withheld": 3}
 TILE = {key: value for key, value in LAYOUT.items() if key != "slowdown_100"}
 TILE |= {"noise_ceiling": 0.87, "slowdown_5": 0.045, "kaggle": 0.955}
 TILE_ROW = {"collection": "tile:xla", "method": "full", "split": "valid", "experiment": None, "one_segment": False}
+TILE_ROW |= {"steps": None, "stale": False}
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
@@ -27,32 +28,38 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
 def test_rows_by_collection_split_and_method(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    reports, model = tmp_path / "reports", tmp_path / "models/layout/xla/random/full/spec.json"
     indexed = {"test": UNRANKED, "valid": {**LAYOUT, "indexed": {**LAYOUT, "graphs": 3}}}
     for place, metrics in {
         "tile/xla/full": {"valid": TILE},
         "layout/xla/random/gst": {**indexed, "experiment": "kaggle_6", "one_segment": True},
-        "layout/xla/random/full": {"valid": LAYOUT},
+        "layout/xla/random/full": {"valid": LAYOUT, "model": "a" * 64, "steps": 5},
         "segments": {"sizes": 3},
         ".": {},
     }.items():
-        write_json(tmp_path / place / "metrics.json", metrics)
-    first, head, _, collection, *rows = printed(capsys, str(tmp_path), "--wide")
+        write_json(reports / place / "metrics.json", metrics)
+    write_json(model, {"spec_sha256": "a" * 64})
+    first, head, _, collection, *rows = printed(capsys, str(reports), "--wide")
     notices = sorted(record.getMessage().partition(": ")[0] for record in caplog.records)
-    assert notices == [str(tmp_path / "metrics.json"), str(tmp_path / "segments" / "metrics.json")]
+    assert notices == [str(reports / "metrics.json"), str(reports / "segments" / "metrics.json")]
     assert first == "Kendall noise slowdown repeat"
-    assert head == "method split graphs tau ceiling @1 @5 @10 @100 ceiling OPA Kaggle left out experiment"
-    layout = "0.512 unknown 12.34% 2.00% 0.00% 0.930 0.750 0.512 1 skipped"
+    assert head == "method split graphs tau ceiling @1 @5 @10 @100 ceiling OPA Kaggle steps left out experiment"
+    layout = "0.512 unknown 12.34% 2.00% 0.00% 0.930 0.750 0.512"
     assert collection.startswith("layout:xla:random (gst: ")
     assert rows == [
-        f"full valid 4 {layout}",
-        f"gst valid 4 {layout} kaggle_6",
-        f"gst valid, indexed 3 {layout} kaggle_6",
+        f"full valid 4 {layout} 5 1 skipped",
+        f"gst valid 4 {layout} 1 skipped kaggle_6",
+        f"gst valid, indexed 3 {layout} 1 skipped kaggle_6",
         "gst test 0 3 withheld kaggle_6",
         "tile:xla",
         "full valid 4 0.512 0.870 12.34% 4.50% 2.00% 0.930 0.750 0.955 1 skipped",
     ]
-    main([str(tmp_path), "--json"])
+    main([str(reports), "--json"])
     assert json.loads(capsys.readouterr().out)[-1] == TILE_ROW | TILE
+    write_json(model, {"spec_sha256": "b" * 64})  # such as after `dvc checkout`
+    assert [row["stale"] for row in summary(reports)] == [True, *[False] * 4]
+    assert printed(capsys, str(reports))[4].startswith("full, ")
+    assert {*metric_names("layout"), *metric_names("tile")} <= METRIC_COLUMNS.keys(), "all are shown"
 
 
 def test_a_folder_without_reports_and_a_broken_file_are_refused(
@@ -65,7 +72,3 @@ def test_a_folder_without_reports_and_a_broken_file_are_refused(
     write_json(tmp_path / "tile/xla/full/metrics.json", [])
     with pytest.raises(DataError, match="full/metrics"):
         summary(tmp_path)
-
-
-def test_a_terminal_shows_all_metrics() -> None:
-    assert {*metric_names("layout"), *metric_names("tile")} <= METRIC_COLUMNS.keys()

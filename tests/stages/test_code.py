@@ -11,7 +11,7 @@ import pytest
 
 from hlorank.stages.code import STAGES, code_of, read_module
 
-OUTSIDE = ("hlorank.runs", "hlorank.evaluation.report")  # records and report.html are no outputs of DVC
+OUTSIDE = ("hlorank.runs", "hlorank.evaluation.report")  # records, and the page, which shows other outputs
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -13,7 +13,7 @@ from typing import Any
 
 from hlorank.config.root import ADDRESS
 from hlorank.data.collection import SPLITS, Collection
-from hlorank.files import METRICS, DataError, one_line, read_json
+from hlorank.files import METRICS, SPEC, DataError, is_of_model, one_line, read_json
 from hlorank.terminal import Column, add_table_options, print_table, quiet_pipe
 
 _log = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ _COLUMNS = (
     Column("split"),
     Column("graphs", 4, number=True),
     *METRIC_COLUMNS.values(),
+    Column("steps", 5, number=True),
     Column("left out", 5),
     Column("experiment", 6),
 )
@@ -44,6 +45,7 @@ def summary(folder: Path) -> list[dict[str, Any]]:
     """Return the metrics of all reports, <collection path>/<method>/metrics.json, a row for each split and protocol.
 
     Rows are by collection, split, protocol and method; the split of the protocol of an index file is "valid, indexed".
+    A report of another model than that of the same place in the folder models beside is marked as stale.
     """
     rows = []
     for file in sorted(folder.rglob(METRICS)):
@@ -54,6 +56,8 @@ def summary(folder: Path) -> list[dict[str, Any]]:
         report = read_json(file)
         about = {"collection": str(Collection.parse("/".join(address))), "method": method}
         facts = {"experiment": report.get("experiment"), "one_segment": bool(report.get("one_segment"))}
+        model = folder.with_name("models") / file.relative_to(folder).parent
+        facts |= {"steps": report.get("steps"), "stale": (model / SPEC).is_file() and not is_of_model(report, model)}
         for split in report.keys() & SPLITS:
             indexed = report[split].pop("indexed", None)
             parts = ((split, report[split]), (f"{split}, indexed", indexed))
@@ -86,7 +90,8 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str] | str]:
         for row in part:
             metrics = metric_cells(row, row["graphs"] > 0)
             left_out = ", ".join(f"{row[key]} {key}" for key in ("skipped", "withheld") if row[key])
-            yield (f"  {row['method']}", row["split"], str(row["graphs"]), *metrics, left_out, row["experiment"] or "")
+            name, steps = f"  {row['method']}{', of another model' * row['stale']}", f"{row['steps'] or ''}"
+            yield (name, row["split"], str(row["graphs"]), *metrics, steps, left_out, row["experiment"] or "")
 
 
 @quiet_pipe()

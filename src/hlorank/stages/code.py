@@ -28,7 +28,7 @@ LIBRARIES = {
     "torch_geometric": "torch-geometric",
 }
 """Distributions whose version may change a result, by the name of their package."""
-_OUTSIDE = ("hlorank.runs", "hlorank.evaluation.report")  # records and report.html are no outputs of DVC
+_OUTSIDE = ("hlorank.runs", "hlorank.evaluation.report")  # records, and the page, which shows other outputs
 
 
 def code_of(stage: str) -> dict[str, dict[str, str]]:
@@ -55,15 +55,10 @@ def read_module(name: str) -> tuple[str, frozenset[str]]:
     tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(body := getattr(node, "body", None), list):  # without docstrings, of variables too
-            body[:] = [statement for statement in body if not _is_text(statement)] or [ast.Pass()]
+            texts = (isinstance(one, ast.Expr) and isinstance(getattr(one.value, "value", 0), str) for one in body)
+            body[:] = [one for one, is_text in zip(body, texts, strict=True) if not is_text] or [ast.Pass()]
     imported = {part for dotted in _imported(tree) for part in _modules(dotted)}
     return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:16], frozenset(imported)
-
-
-def _is_text(statement: ast.stmt) -> bool:
-    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Constant):
-        return False
-    return isinstance(statement.value.value, str)
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:

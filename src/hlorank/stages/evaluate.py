@@ -16,13 +16,13 @@ def main(config: Config, output: Path) -> None:
     from hlorank.evaluation.evaluate import evaluate
     from hlorank.evaluation.report.trainings import read_run
     from hlorank.evaluation.report.write_report import REPORT, write_report
-    from hlorank.runs.evaluation import log_evaluation, tracked
+    from hlorank.runs.evaluation import log_evaluation
     from hlorank.runs.store import connect
 
     model = collection_folder(config, "models")
     connect(config.tracking)  # at once, before the scores, which may take hours
     metrics = evaluate(config, model, output)
-    write_report([read_run(model, output, tracked(model))], output / REPORT)
+    write_report([read_run(model, output)], output / REPORT)  # without the run, so that DVC has the same bytes again
     log_evaluation(config, model, metrics, output)
 
 

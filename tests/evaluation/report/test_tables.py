@@ -14,7 +14,7 @@ from hlorank.data.collection import Collection
 from hlorank.evaluation.graph_report import PREDICTION_COLUMNS
 from hlorank.evaluation.report.tables import Group, SplitScores, group_runs, interval, scores
 from hlorank.evaluation.report.trainings import Run, model_and_report_folders, read_run, records, scored
-from hlorank.files import DataError, write_json
+from hlorank.files import DataError, read_json, write_json
 from tests.evaluation.conftest import graph_row, training
 
 RANDOM, DEFAULT = Collection.parse("layout:cpu:random"), Collection.parse("layout:cpu:default")
@@ -70,6 +70,16 @@ def test_a_report_alone_is_named_by_its_folder(written: Path) -> None:
     shutil.copytree(written / "reports" / GST, written / "elsewhere")
     with pytest.raises(DataError, match="elsewhere: folder: expected <collection>/<method>"):
         found("elsewhere")
+
+
+def test_a_report_of_another_model_is_left_out(written: Path) -> None:
+    spec, metrics = written / "models" / GST / "spec.json", written / "reports" / GST / "metrics.json"
+    for digest, evaluated in (("new", False), ("old", True)):
+        write_json(spec, read_json(spec) | {"spec_sha256": digest})
+        write_json(metrics, {"model": "old", "one_segment": True})
+        (run,) = found("reports")
+        assert (len(run.history), len(run.predictions), run.one_segment) == (1, evaluated, evaluated)
+        assert (run.per_graph.empty, f"reports/{GST}" in run.unscored) == (not evaluated, not evaluated)
 
 
 def test_a_job_of_a_sweep_keeps_its_model_in_a_folder_of_its_own(written: Path) -> None:

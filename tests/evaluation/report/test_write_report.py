@@ -147,7 +147,7 @@ FACTS: dict[str, tuple[list[Run], list[str]]] = {
         [
             *("No run was evaluated", "No predictions", "No graph was evaluated", "No history of more than one epoch"),
             "The memory of a step is not recorded for these runs",
-            "The MLflow run of the training is unreachable",
+            "Without the MLflow run of the training",
         ],
     ),
     "the best on valid": (

@@ -16,7 +16,7 @@ from hlorank.config import ConfigError, Section, read_section
 from hlorank.config.root import ADDRESS
 from hlorank.data.collection import SPLITS, Collection
 from hlorank.evaluation.graph_report import PER_GRAPH, PREDICTION_COLUMNS, PREDICTIONS, PROPERTIES, PROPERTY_COLUMNS
-from hlorank.files import HISTORY, METRICS, RUN, SPEC, DataError, read_json
+from hlorank.files import HISTORY, METRICS, RUN, SPEC, DataError, is_of_model, read_json
 
 TEXT = ("split", "graph", "family", "protocol", "note", "property")
 """Columns that hold no number."""
@@ -67,7 +67,7 @@ class Run:
     """Training, spec.json and history.csv of its model, and the tables of its evaluation; empty for missing files.
 
     `place` is the folder or the id of the MLflow run that it was read from; `one_segment` is true if the model was
-    trained on segments, and each evaluated graph is one; `unscored` is the reason why an evaluation failed.
+    trained on segments, and each evaluated graph is one; `unscored` is the reason why there is no evaluation.
     """
 
     place: str
@@ -130,28 +130,29 @@ def read_run(model: Path, report: Path, tracked: Tracked | None = None, place: s
     Raises:
         DataError: a file is damaged, or neither spec.json nor the folder names the collection.
     """
-    spec: dict[str, Any] = {}
-    if (model / SPEC).is_file():
-        spec = read_section(_Spec, model / SPEC, "train again, or leave it out").model_dump(exclude_unset=True)
-    folder = model if spec else report
-    collection, method = _address(folder)
+    own = read_section(_Spec, model / SPEC, "train again, or leave it out") if (model / SPEC).is_file() else None
+    spec = {} if own is None else own.model_dump(exclude_unset=True)
+    collection, method = _address(folder := model if spec else report)
     if "collection" in spec and "method" in spec:
         collection, method = Collection.parse(str(spec["collection"])), str(spec["method"])
     if collection is None:
         raise DataError("folder", "<collection>/<method>, such as layout/cpu/random/gst", folder.name, file=folder)
     if place is None:
         place = str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
+    facts = read_json(report / METRICS) if (report / METRICS).is_file() else {}
+    current = not spec or is_of_model(facts, model)
     return Run(
         place,
         collection,
         method,
         spec,
         history=_table(model / HISTORY),
-        per_graph=_table(report / PER_GRAPH),
-        predictions=_table(report / PREDICTIONS),
-        properties=_table(report / PROPERTIES),
-        one_segment=(report / METRICS).is_file() and "one_segment" in read_json(report / METRICS),
+        per_graph=_table(report / PER_GRAPH, current),
+        predictions=_table(report / PREDICTIONS, current),
+        properties=_table(report / PROPERTIES, current),
+        one_segment=current and "one_segment" in facts,
         tracked=tracked,
+        unscored="" if current else f"{report}: of another model",
     )
 
 
@@ -167,9 +168,9 @@ def scored(run: Run, model: Path, score: Score | None) -> Run:
         return read_run(model, Path(folder), run.tracked, run.place)
 
 
-def _table(path: Path) -> pd.DataFrame:
+def _table(path: Path, wanted: bool = True) -> pd.DataFrame:
     """Read a CSV file of numbers and of the columns `TEXT`, empty without the file."""
-    if not path.is_file():
+    if not (wanted and path.is_file()):
         return pd.DataFrame()
     kinds = defaultdict(lambda: "float64", dict.fromkeys(TEXT, "str"))
     try:

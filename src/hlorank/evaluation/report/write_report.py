@@ -130,17 +130,14 @@ def headline(results: tables.Results) -> dict[str, Any] | None:
     }
     if not (evaluated := [split for split, ranked in taus.items() if ranked]):
         return None
-    split = tables.preferred(evaluated)
-    ranked = taus[split]
+    ranked = taus[split := tables.preferred(evaluated)]
     best, score, tau = ranked[0]
     equal = [group.label for group, _, other in ranked if tau.mean - other.mean < _EQUAL]
     facts: dict[str, Any] = {
         "split": split,
         "best": equal,
         "score": score,
-        "on_others": {
-            other: its for other in evaluated for group, its, _ in taus[other] if group is best and other != split
-        },
+        "on_others": {it: its for it in evaluated for group, its, _ in taus[it] if group is best and it != split},
         "second": None,
         "incomplete": any(score.runs < len(group.runs) for group, score, _ in ranked),
     }
