@@ -195,8 +195,7 @@ def evaluate_collection(
 
 def _shown(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
     """Return the metrics of a split that DVC compares, with digits that seldom differ between machines."""
-    figures = {name: metrics.get(key) for name, key in _SCORES.items()}
-    return {name: None if value is None else round(value, 3) for name, value in figures.items()}
+    return {name: None if (value := metrics.get(key)) is None else round(value, 3) for name, key in _SCORES.items()}
 
 
 def evaluate(config: Config, model: Path, output: Path) -> dict[str, float]:

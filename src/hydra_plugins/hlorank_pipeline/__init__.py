@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import product
+from shlex import quote
+from typing import Any
 
+from hydra import compose
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+Names = Sequence[str]
 BASELINES = frozenset(
     {"gradient_boosting", "xgboost", "linear_ranking", "analytical", "random", "default_configuration"}
 )
@@ -22,7 +29,7 @@ _NOT_PIPELINE = {
 """Keys of the command line of a stage, and what to do for the whole pipeline."""
 
 
-def _paths(collections: Sequence[str]) -> list[str]:
+def _paths(collections: Names) -> list[str]:
     """Return collections as paths, in whatever form they are written: DVC names stages and folders by them."""
     from hlorank.config.root import path_of_address
 
@@ -32,20 +39,9 @@ def _paths(collections: Sequence[str]) -> list[str]:
         raise ValueError(f"{collections}: {error}") from None
 
 
-def _collections(layout: Sequence[str], tile: Sequence[str]) -> ListConfig:
-    return OmegaConf.create(_paths([*layout, *tile]))
-
-
-def _trainings(
-    layout: Sequence[str],
-    methods: Sequence[str],
-    tile: Sequence[str],
-    tile_methods: Sequence[str],
-    omit: Sequence[str],
-    blended: Sequence[str],
-) -> DictConfig:
+def _trainings(layout: Names, methods: Names, tile: Names, of_tile: Names, omit: Names, blended: Names) -> DictConfig:
     network = ["model", "baseline" if blended else "model"]
-    pairs = [*product(_paths(layout), methods), *product(_paths(tile), tile_methods)]
+    pairs = [*product(_paths(layout), methods), *product(_paths(tile), of_tile)]
     named = {
         f"{collection}-{method}": {
             "collection": collection,
@@ -58,24 +54,43 @@ def _trainings(
     return OmegaConf.create({name: training for name, training in named.items() if name not in omitted})
 
 
-def _check_overrides(overrides: Sequence[str]) -> ListConfig:
+def _check_overrides(overrides: Sequence[str], *, _root_: DictConfig) -> ListConfig:
     """Refuse overrides of `dvc exp run -S` that no stage would read, as DVC would store an experiment that claims them.
 
-    The result, an empty list, is that of a key that Hydra reads while it still has the overrides.
+    Edits of params.yaml that the composition replaces are named before. The result, an empty list, is that of a key
+    that Hydra reads while it still has the overrides.
     """
     from hlorank.config.root import Config
 
-    for override in overrides:
-        key = override.lstrip("+~").partition("=")[0]
+    keys = [override.lstrip("+~").partition("=")[0] for override in overrides]
+    for key in keys:
         section = key.partition(".")[0].partition("@")[0]
         if section in _NOT_PIPELINE:
             raise ValueError(f"{key}: no stage of dvc.yaml reads it; {_NOT_PIPELINE[section]}")
         if section not in {*Config.model_fields, "experiment"}:
             raise ValueError(f"{key}: no such key; expected one of {', '.join(Config.model_fields)}")
+    _warn_of_edits(keys, _root_)
     return OmegaConf.create([])
 
 
+def _warn_of_edits(keys: Sequence[str], composed: DictConfig) -> None:
+    """Name the values of params.yaml, other than those of conf/, that the composition is about to replace."""
+    from hlorank.files import flatten, one_line
+
+    def values(config: Any) -> dict[str, Any]:
+        own = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
+        return flatten(OmegaConf.to_container(own, resolve=True))  # type: ignore[arg-type] # keys are texts
+
+    with suppress(FileNotFoundError):
+        edited, new, defaults = values(OmegaConf.load("params.yaml")), values(composed), values(compose("config"))
+        named = tuple(f"{key}." for key in (*keys, "pipeline.collections", "pipeline.trainings"))  # these two follow
+        lost = [key for key in edited if edited[key] not in (new.get(key), defaults.get(key))]
+        if kept := [quote(f"{key}={json.dumps(edited[key])}") for key in lost if not f"{key}.".startswith(named)]:
+            remedy = f"-S {' -S '.join(kept)} keeps these values, --no-hydra the file"
+            sys.stderr.write(one_line(f"warning: params.yaml: replaced by conf/ and -S; {remedy}") + "\n")
+
+
 # DVC's matrix is a full product of lists, but the two kinds of collections have different methods.
-OmegaConf.register_new_resolver("collections", _collections, replace=True)
+OmegaConf.register_new_resolver("collections", lambda layout, tile: ListConfig(_paths([*layout, *tile])), replace=True)
 OmegaConf.register_new_resolver("trainings", _trainings, replace=True)
 OmegaConf.register_new_resolver("checked_overrides", _check_overrides, replace=True)

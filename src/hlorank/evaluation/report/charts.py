@@ -50,14 +50,11 @@ def escape(text: str) -> str:
 
 def _escaped(value: Any) -> Any:
     """Return a specification with `escape` applied to its texts."""
-    match value:
-        case str():
-            return escape(value)
-        case Mapping():
-            return {key: _escaped(part) for key, part in value.items()}
-        case list() | tuple():
-            return [_escaped(part) for part in value]
-    return value
+    if isinstance(value, Mapping):
+        return {key: _escaped(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_escaped(part) for part in value]
+    return escape(value) if isinstance(value, str) else value
 
 
 def draw_chart(chart: Chart) -> str:
@@ -115,14 +112,8 @@ _PALETTE = [colour(style) for style in range(COLOURS)]
 def intervals(split: str, pairs: Sequence[tuple[Group, SplitScores]]) -> Chart:
     """Return Kendall tau of each group: the mean, its interval over graphs, the runs, and the noise ceiling."""
     values: Values = [
-        {
-            "group": group.label,
-            "tau": tau.mean,
-            "low": tau.low,
-            "high": tau.high,
-            "ceiling": score.noise_ceiling,
-            "runs": [*tau.runs] if len(tau.runs) > 1 else [],
-        }
+        {"group": group.label, "tau": tau.mean, "low": tau.low, "high": tau.high, "ceiling": score.noise_ceiling}
+        | {"runs": [*tau.runs] if len(tau.runs) > 1 else []}
         for group, score in pairs
         if (tau := score.tau) is not None
     ]
@@ -157,9 +148,7 @@ def _plane(values: Values, about: str, x: str, y: str, wide: bool = False) -> al
 
 def predicted(group: Group, points: Sequence[Row]) -> Chart:
     """Return predicted against measured rank of rows of predictions.csv, labelled with graph and configuration."""
-    about = (
-        f"Predicted against measured rank of {group.label}: 0 is the fastest configuration of a graph, 1 the slowest"
-    )
+    about = f"Predicted against measured rank of {group.label}: 0 is a graph's fastest configuration, 1 the slowest"
     values: Values = [
         {
             "label": f"{point['graph']}\n{point['split']}, configuration {point['configuration']:.0f}",

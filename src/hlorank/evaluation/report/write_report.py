@@ -56,16 +56,11 @@ def write_report(runs: Sequence[Run], output: Path) -> None:
 def _render(runs: Sequence[Run]) -> str:
     grouped = tables.group_runs(runs)
     share = sum(len(groups) for groups in grouped.values())
-    environment = Environment(
-        loader=FileSystemLoader(_HERE / "page"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= _FILTERS
+    loader = FileSystemLoader(_HERE / "page")
+    pages = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    pages.filters |= _FILTERS
     script = (_HERE / "page/report.js").read_text(encoding="utf-8")
-    page = environment.get_template("report.html").render(
+    page = pages.get_template("report.html").render(
         runs=runs,
         sections=[_section(collection, groups, share) for collection, groups in grouped.items()],
         memory=_memory([group for groups in grouped.values() for group in groups]),
