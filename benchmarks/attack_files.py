@@ -16,8 +16,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 from attack import archives, mirrors, npz, protobufs  # type: ignore[import-not-found] # same folder
-from attack.cases import run_cases  # type: ignore[import-not-found] # same folder
-from attack.counts import report  # type: ignore[import-not-found] # same folder
+from attack.cases import report, run_cases  # type: ignore[import-not-found] # same folder
 from harness import Parser  # type: ignore[import-not-found] # as above
 
 ATTACKS = {

@@ -10,12 +10,12 @@ import gzip
 import os
 import re
 import resource
+import socketserver
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain, count, repeat, takewhile
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 
@@ -23,12 +23,13 @@ import hlorank.fetch.download
 from hlorank.fetch.tpugraphs import fetch
 from hlorank.files import DataError
 
-from .archives import ARCHIVE, COLLECTION, MEMBER, contents, settings, tar_bytes
-from .cases import Case, WrongContentError
-from .counts import BYTES
-from .npz import graph_bytes
+from .archives import ARCHIVE, COLLECTION, GOOD, MEMBER, contents, settings, tar_bytes
+from .cases import BYTES, Case, WrongContentError
 
-DATA = tar_bytes({MEMBER: graph_bytes("layout")})
+Answer = bytes | Callable[[str], Iterable[bytes]]
+"""A response, or the pieces of the response to a request, which may be endless."""
+DATA = tar_bytes({MEMBER: GOOD})
+CHUNKED = {"Transfer-Encoding": "chunked"}
 CHUNK = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
 LENGTHS = ("abc", "-5", "", "5, 6", "1e5", "0x10", "9" * 5000, "+5", "5_0", "\xb2", str(2**63), str(10**15), "0")
 WAITS = (
@@ -59,42 +60,24 @@ RESPONSES = {
 """Whole responses."""
 
 
-class Mirror(BaseHTTPRequestHandler):
+def response(headers: Mapping[str, object], body: bytes = DATA, status: int = 200) -> bytes:
+    """Return a response with these headers only."""
+    lines = [f"HTTP/1.1 {status} Reason", *(f"{key}: {value}" for key, value in headers.items())]
+    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
+
+
+class Mirror(socketserver.StreamRequestHandler):
     """A server of the licence, and of an archive as `answer` sends it."""
 
-    protocol_version = "HTTP/1.1"
-    answer: Callable[[Mirror], None]
+    answer: Answer
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the base class's name)
-        """Log nothing."""
-
-    def do_GET(self) -> None:
-        """Answer a request."""
-        self.close_connection = True
-        if self.path.endswith("/LICENSE"):
-            self.send(200, {"Content-Length": "7"}, b"licence")
-            return
+    def handle(self) -> None:
+        """Answer one request."""
+        request = b"".join(takewhile(lambda line: line != b"\r\n", self.rfile)).decode("latin-1")
+        answer = response({"Content-Length": 7}, b"licence") if "/LICENSE " in request else self.answer
         with contextlib.suppress(OSError):  # the client has closed the connection
-            type(self).answer(self)
-
-    def send(self, status: int, headers: dict[str, str], body: bytes = b"") -> None:
-        """Send a response with these headers only."""
-        lines = [f"HTTP/1.1 {status} Reason", *(f"{key}: {value}" for key, value in headers.items())]
-        self.raw("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body)
-
-    def raw(self, data: bytes) -> None:
-        """Send bytes."""
-        self.wfile.write(data)
-        self.wfile.flush()
-
-    def endless(self, piece: bytes, start: bytes = b"") -> None:
-        """Send the same bytes until the client closes the connection."""
-        self.raw(start)
-        while True:
-            self.raw(piece)
-
-
-Answer = Callable[[Mirror], None]
+            for piece in answer(request) if callable(answer) else [answer]:
+                self.wfile.write(piece)
 
 
 def mirror_cases(_: np.random.Generator) -> Iterator[Case]:
@@ -109,109 +92,93 @@ def fetch_mirror(answer: Answer, folder: Path) -> None:
     hlorank.fetch.download.BACKOFF_SECONDS = 0.001
     hlorank.fetch.download.MAX_WAIT_SECONDS = 0.01
     os.environ["NO_PROXY"] = "*"
-    handler = type("Handler", (Mirror,), {"answer": staticmethod(answer)})
+    handler = type("Handler", (Mirror,), {"answer": staticmethod(answer) if callable(answer) else answer})
     output, downloads = folder / "output", folder / "downloads"
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        server.block_on_close = False
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads, server.block_on_close = True, False
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        base_url = f"http://me:password@127.0.0.1:{server.server_address[1]}/v0"
         try:
-            fetch(COLLECTION, settings(base_url, downloads), output)
+            fetch(
+                COLLECTION, settings(f"http://me:password@127.0.0.1:{server.server_address[1]}/v0", downloads), output
+            )
         except Exception as error:
             if "password" in str(error):
                 raise WrongContentError(f"a password in {error}") from None
             if isinstance(error, DataError) and (downloads / ARCHIVE).exists():
                 raise WrongContentError(f"a damaged archive stays: {error}") from None
             raise
-    if contents(output / "train") != {"graph.npz": graph_bytes("layout")}:
+    if contents(output / "train") != {"graph.npz": GOOD}:
         raise WrongContentError("other files than those of the archive")
 
 
 def mirrors() -> dict[str, Answer]:
     """Return the answers of all mirrors, by name."""
-    length = {"Content-Length": str(len(DATA))}
+    length = {"Content-Length": len(DATA)}
     found: dict[str, Answer] = {
-        "honest": _sent(length),
+        "honest": response(length),
         "more than announced, for ever": _more,
-        "endless chunks": _endless_chunks(200),
-        "endless chunks with a length": _endless_chunks(200, **length),
-        "endless redirect": _endless_chunks(302, Location="/v0/elsewhere"),
-        "endless header": lambda mirror: mirror.endless(b"x" * 2**16, START + b"X: "),
-        "growing": _growing,
+        "endless chunks": _endless(CHUNK, response(CHUNKED, b"")),
+        "endless chunks with a length": _endless(CHUNK, response({**CHUNKED, **length}, b"")),
+        "endless redirect": _endless(CHUNK, response({**CHUNKED, "Location": "/v0/elsewhere"}, b"", 302)),
+        "endless header": _endless(b"x" * 2**16, START + b"X: "),
+        "growing": _growing(),
         "redirect with a large body": _redirect("/v0/elsewhere", bytes(10**7)),
-        "redirects in a circle": lambda mirror: mirror.send(302, {"Location": mirror.path, "Content-Length": "0"}),
-        "gzip bomb": _gzip_bomb(1),
-        "gzip bomb twice": _gzip_bomb(2),
-        "gzip bomb thrice": _gzip_bomb(3),
-        "damaged gzip": _sent({"Content-Encoding": "gzip", **length}),
-        "damaged deflate": _sent({"Content-Encoding": "deflate", **length}),
-        "unknown encoding": _sent({"Content-Encoding": "x", **length}),
-        "damaged": _sent(length, body=DATA[:700] + b"x" * (len(DATA) - 700)),
-        "truncated": _sent(length, body=DATA[:100]),
-        "other file": _sent({"Content-Length": str(len(DATA) // 2)}),
-        "partial without a request": _sent({"Content-Range": f"bytes 0-1/{len(DATA)}", **length}, 206),
-        "not modified": _sent({"Content-Length": "0"}, 304),
-        "no content": _sent({}, 204),
+        "redirects in a circle": lambda request: [_redirect(request.split()[1])],
+        "gzip bomb": partial(_gzip_bomb, 1),
+        "gzip bomb twice": partial(_gzip_bomb, 2),
+        "gzip bomb thrice": partial(_gzip_bomb, 3),
+        "damaged gzip": response({"Content-Encoding": "gzip", **length}),
+        "damaged deflate": response({"Content-Encoding": "deflate", **length}),
+        "unknown encoding": response({"Content-Encoding": "x", **length}),
+        "damaged": response(length, DATA[:700] + b"x" * (len(DATA) - 700)),
+        "truncated": response(length, DATA[:100]),
+        "other file": response({"Content-Length": len(DATA) // 2}),
+        "partial without a request": response({"Content-Range": f"bytes 0-1/{len(DATA)}", **length}, status=206),
+        "not modified": response({"Content-Length": 0}, status=304),
+        "no content": response({}, status=204),
+        **RESPONSES,
     }
-    found |= {name: partial(Mirror.raw, data=data) for name, data in RESPONSES.items()}
-    found |= {f"Content-Length {value[:20]!r}": _sent({"Content-Length": value}) for value in LENGTHS}
+    found |= {f"Content-Length {value[:20]!r}": response({"Content-Length": value}) for value in LENGTHS}
     for value in WAITS:
-        found[f"Retry-After {value[:20]!r}"] = _sent({"Retry-After": value, "Content-Length": "0"}, 503)
+        found[f"Retry-After {value[:20]!r}"] = response({"Retry-After": value, "Content-Length": 0}, status=503)
     found |= {f"Location {value[:20]!r}": _redirect(value) for value in LOCATIONS}
-    found |= {f"Content-Range {value[:24]!r}": _range(value) for value in RANGES}
-    return found
+    return found | {f"Content-Range {value[:24]!r}": partial(_range, value) for value in RANGES}
 
 
-def _sent(headers: dict[str, str], status: int = 200, body: bytes = DATA) -> Answer:
-    return lambda mirror: mirror.send(status, headers, body)
+def _redirect(location: str, body: bytes = b"") -> bytes:
+    return response({"Location": location, "Content-Length": len(body)}, body, 302)
 
 
-def _redirect(location: str, body: bytes = b"") -> Answer:
-    return _sent({"Location": location, "Content-Length": str(len(body))}, 302, body)
+def _endless(piece: bytes, start: bytes) -> Answer:
+    return lambda _: chain([start], repeat(piece))
 
 
-def _more(mirror: Mirror) -> None:
+def _more(request: str) -> Iterator[bytes]:
     """Send more than announced at each request, and continue where the client asks."""
-    length, asked = len(DATA), re.fullmatch(r"bytes=(\d+)-", mirror.headers.get("Range", ""))
-    headers = {"Transfer-Encoding": "chunked", "Content-Length": str(length), "ETag": '"a"'}
+    headers, asked = {"Content-Length": str(len(DATA)), "ETag": '"a"'}, re.search(r"\nRange: bytes=(\d+)-", request)
     if asked:
-        headers["Content-Range"] = f"bytes {asked[1]}-{int(asked[1]) + 10**6}/{length}"
-    mirror.send(206 if asked else 200, headers, CHUNK * 16 + b"0\r\n\r\n")
+        headers["Content-Range"] = f"bytes {asked[1]}-{int(asked[1]) + 10**6}/{len(DATA)}"
+    yield response(CHUNKED | headers, CHUNK * 16 + b"0\r\n\r\n", 206 if asked else 200)
 
 
-def _endless_chunks(status: int, **headers: str) -> Answer:
-    def answer(mirror: Mirror) -> None:
-        mirror.send(status, {"Transfer-Encoding": "chunked", **headers})
-        mirror.endless(CHUNK)
-
-    return answer
-
-
-def _range(content_range: str) -> Answer:
+def _range(content_range: str, request: str) -> Iterator[bytes]:
     """Drop the first connection, and answer the second with a wrong range."""
-
-    def answer(mirror: Mirror) -> None:
-        if "Range" in mirror.headers:
-            mirror.send(206, {"Content-Range": content_range, "Content-Length": "100"}, DATA[-100:])
-        else:
-            mirror.send(200, {"Content-Length": str(2**20), "ETag": '"a"'}, bytes(2**17))
-
-    return answer
+    if "\nRange: " in request:
+        yield response({"Content-Range": content_range, "Content-Length": 100}, DATA[-100:], 206)
+    else:
+        yield response({"Content-Length": 2**20, "ETag": '"a"'}, bytes(2**17))
 
 
-def _growing(mirror: Mirror) -> None:
+def _growing() -> Answer:
     """Announce a longer file at each request, and send a little of it."""
-    server = cast("Any", mirror.server)
-    server.count = getattr(server, "count", 0) + 1
-    mirror.send(200, {"Content-Length": str(10**6 * server.count), "ETag": f'"{server.count}"'}, bytes(100_000))
+    numbers = count(1)
+    return lambda _: (
+        response({"Content-Length": 10**6 * number, "ETag": f'"{number}"'}, bytes(10**5)) for number in [next(numbers)]
+    )
 
 
-def _gzip_bomb(times: int) -> Answer:
-    def answer(mirror: Mirror) -> None:
-        body = bytes(2**26)
-        for _ in range(times):
-            body = gzip.compress(body, 9)
-        mirror.send(200, {"Content-Encoding": ", ".join(["gzip"] * times), "Content-Length": str(len(body))}, body)
-
-    return answer
+def _gzip_bomb(times: int, _: str) -> Iterator[bytes]:
+    body = bytes(2**26)
+    for _number in range(times):
+        body = gzip.compress(body, 9)
+    yield response({"Content-Encoding": ", ".join(["gzip"] * times), "Content-Length": len(body)}, body)

@@ -5,7 +5,6 @@ The reference implementation follows the rules one node at a time; hlorank's has
 
 from __future__ import annotations
 
-import contextlib
 import math
 from typing import Any
 
@@ -18,7 +17,9 @@ from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto, HloProto, M
 from hlorank.hlo.node_features import OPCODES, node_features, opcode_ids
 from hlorank.hlo.program import flatten
 
-EXTREMES = (0, 1, -1, 2, 97, 2**31 - 1, -(2**31), 2**32, 2**63 - 1, -(2**63))
+UNREAD = {"metadata", "literal", "id", "operand_ids", "called_computation_ids", "constrain_layout"}
+UNREAD |= {"operand_shapes_with_layout", "is_dynamic_dimension"}
+"""Fields of instructions that are set apart, or that no feature reads."""
 NAMES = ("region", "while_body", "fused", "my_cond", "xclusters")
 ELEMENT_TYPES = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 15, 18, 13, 14, 17]
 
@@ -33,7 +34,7 @@ def generated_module(nodes: int, seed: int) -> HloModuleProto:
         computation = module.computations.add(name=f"{random.choice(NAMES)}.{added}")
         computation.id = len(module.computations)
         for _ in range(min(nodes - added, int(random.integers(1, 60)))):
-            _add_instruction(computation.instructions.add(id=added, opcode=random.choice(opcodes)), random)
+            _fill(computation.instructions.add(id=added, opcode=random.choice(opcodes)), random)
             added += 1
             last, before = computation.instructions[-1], len(computation.instructions) - 1
             if before:
@@ -69,70 +70,25 @@ def protobufs() -> list[Message]:
     return messages
 
 
-def change_field(message: Message, random: np.random.Generator) -> None:
-    """Change one field of a message or of those inside it; the result still parses, and reaches the deeper checks."""
-    while fields := [field for field, _ in message.ListFields()]:
-        field = fields[int(random.integers(len(fields)))]
+def _fill(message: Message, random: np.random.Generator, depth: int = 0) -> None:
+    """Give most fields of a message, and of those inside it, random values; each repeated one has up to seven."""
+    for field in message.DESCRIPTOR.fields:
+        if field.name in UNREAD or random.integers(4) == 0:
+            continue
         value: Any = getattr(message, field.name)
-        extreme = EXTREMES[int(random.integers(len(EXTREMES)))]
-        if field.is_repeated:
-            place, action = int(random.integers(len(value))), int(random.integers(8))
-            if action == 0:
-                del value[place]
-                return
-            if action == 1:
-                value.extend([value[place]] * int(random.integers(1, 50)))
-                return
-            if field.message_type is None:
-                with contextlib.suppress(ValueError, TypeError):  # out of range, or no number
-                    value[place] = extreme
-                return
-            message = value[place]
-        elif field.message_type is not None:
-            message = value
-        elif isinstance(value, int):
-            with contextlib.suppress(ValueError):
-                setattr(message, field.name, extreme)
-            return
-        else:
-            message.ClearField(field.name)
-            return
-
-
-def _add_instruction(one: HloInstructionProto, random: np.random.Generator) -> None:
-    rank = int(random.integers(0, 8))
-    one.shape.element_type = int(random.integers(0, 25))
-    one.shape.dimensions.extend(random.integers(0, 2**16, rank).tolist())  # products beyond 64 bits occur
-    one.shape.layout.minor_to_major.extend(random.permutation(rank).tolist())
-    if one.opcode == "convolution":
-        numbers = one.convolution_dimension_numbers
-        numbers.input_batch_dimension, numbers.input_feature_dimension = 5, 1
-        numbers.kernel_input_feature_dimension, numbers.kernel_output_feature_dimension = 6, 3
-        numbers.output_batch_dimension, numbers.output_feature_dimension = 2, int(random.integers(4))
-        numbers.input_spatial_dimensions.extend([1, 2, 3, 4, 7])
-        numbers.kernel_spatial_dimensions.extend([0, 1, 2])
-        one.feature_group_count, one.batch_group_count = 2, 1
-    if one.opcode in ("convolution", "reduce-window"):
-        for _ in range(int(random.integers(0, 8))):
-            size, stride, low, high, dilation, base = random.integers(-1, 5, 6).tolist()
-            one.window.dimensions.add(
-                size=size, stride=stride, padding_low=low, padding_high=high, window_dilation=dilation,
-                base_dilation=base, window_reversal=bool(random.integers(2)),
-            )  # fmt: skip
-    if one.opcode == "slice":
-        for _ in range(rank):
-            one.slice_dimensions.add(start=1, limit=int(random.integers(2, 99)), stride=2)
-    if one.opcode == "pad":
-        for _ in range(rank):
-            one.padding_config.dimensions.add(edge_padding_low=int(random.integers(-2, 3)), edge_padding_high=4)
-    if one.opcode == "dynamic-slice":
-        one.dynamic_slice_sizes.extend(random.integers(1, 9, rank).tolist())
-    if one.opcode == "sort":
-        one.dimensions.append(int(random.integers(4)))
-        one.is_stable, one.parameter_number = True, one.id
-    if one.opcode == "tuple":
-        for _ in range(int(random.integers(0, 5))):
-            one.shape.tuple_shapes.add(element_type=11)
+        if field.message_type is not None:
+            for part in [value.add() for _ in range(random.integers(8))] if field.is_repeated else [value]:
+                if depth < 2:
+                    _fill(part, random, depth + 1)
+        elif field.cpp_type != field.CPPTYPE_STRING:
+            low, high = (0, 2**16) if field.name == "dimensions" else (-2, 25)  # products beyond 64 bits occur
+            values = random.integers(low, high, 8).tolist()
+            if field.cpp_type == field.CPPTYPE_BOOL:
+                values = [one > 9 for one in values]
+            if field.is_repeated:
+                value.extend(values[: random.integers(8)])
+            else:
+                setattr(message, field.name, values[0])
 
 
 def _first(values: list[int], width: int) -> list[int]:

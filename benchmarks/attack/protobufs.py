@@ -15,8 +15,9 @@ import numpy as np
 from hlorank.files import DataError
 from hlorank.hlo.reader import featurize, read_records
 
-from .cases import NAMES, Case, WrongContentError, mutate, write
-from .modules import change_field, plain_row, protobufs
+from .cases import NAMES, Case, WrongContentError, write
+from .modules import plain_row, protobufs
+from .mutations import mutate, mutate_message
 
 MILLION = 10**6
 
@@ -30,13 +31,7 @@ def protobuf_cases(random: np.random.Generator) -> Iterator[Case]:
         data = mutate(originals[0].SerializeToString(), random)
         yield Case(f"protobuf named {name!r}", write(f"{name}.pb", data), read_protobuf)
     for number, original in enumerate(cycle(originals)):
-        if random.integers(2):
-            message = type(original).FromString(original.SerializeToString())
-            for _ in range(int(random.integers(1, 4))):
-                change_field(message, random)
-            data = message.SerializeToString()
-        else:
-            data = mutate(original.SerializeToString(), random)
+        data = mutate_message(original, random)
         yield Case(f"protobuf {number}", write("a.pb", data), read_protobuf, mutated=True)
 
 

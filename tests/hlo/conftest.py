@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-import runpy
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from hlorank.hlo.hlo_pb2 import HloComputationProto, HloInstructionProto, HloModuleProto, ModuleTuningData
-
-
-@pytest.fixture(scope="session")
-def benchmark_module() -> dict[str, Any]:
-    """Return the globals of a module of the attack: a reference implementation and the generator of modules."""
-    return runpy.run_path(str(Path(__file__).parents[2] / "benchmarks/attack/modules.py"))
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import itertools
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +20,13 @@ from hlorank.hlo.hlo_pb2 import HloComputationProto, HloInstructionProto, HloMod
 from hlorank.hlo.node_features import COLUMNS, OPCODES
 from hlorank.hlo.program import flatten
 
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+from attack.modules import (  # type: ignore[import-not-found] # of the folder of the benchmarks
+    fast_graph,
+    generated_module,
+    plain_graph,
+)  # fmt: skip
+
 
 def computation(name: str, number: int, operands: dict[int, list[int]], root: int) -> HloComputationProto:
     """Make a computation of `add` instructions with the given ids and operands."""
@@ -29,11 +36,9 @@ def computation(name: str, number: int, operands: dict[int, list[int]], root: in
 
 @settings(deadline=None, max_examples=25)
 @given(seed=st.integers(0, 2**32), nodes=st.integers(1, 150))
-def test_nodes_edges_and_features_are_those_of_the_reference(
-    seed: int, nodes: int, benchmark_module: dict[str, Any]
-) -> None:
-    data = benchmark_module["generated_module"](nodes, seed).SerializeToString()
-    fast, plain = benchmark_module["fast_graph"](data), benchmark_module["plain_graph"](data)
+def test_nodes_edges_and_features_are_those_of_the_reference(seed: int, nodes: int) -> None:
+    data = generated_module(nodes, seed).SerializeToString()
+    fast, plain = fast_graph(data), plain_graph(data)
     for key in ("node_feat", "node_opcode", "edge_index", "node_splits"):
         np.testing.assert_array_equal(getattr(fast, key), getattr(plain, key), strict=True)
 
