@@ -59,6 +59,8 @@ def test_rows_by_collection_split_and_method(
     write_json(model, {"spec_sha256": "b" * 64})  # such as after `dvc checkout`
     assert [row["stale"] for row in summary(reports)] == [True, *[False] * 4]
     assert printed(capsys, str(reports))[4].startswith("full, ")
+    assert printed(capsys, str(reports), "--chart", str(tmp_path / "scores.csv")) == []
+    assert (tmp_path / "scores.csv").read_text() == "training,kendall_tau\nxla:random gst,0.512\ntile:xla full,0.512\n"
     assert {*metric_names("layout"), *metric_names("tile")} <= METRIC_COLUMNS.keys(), "all are shown"
 
 

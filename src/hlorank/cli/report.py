@@ -38,11 +38,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     meaning = "the HTML file (default: %(default)s)"
     parser.add_argument("-o", "--output", type=Path, default="report.html", metavar="FILE", help=meaning)
-    parser.add_argument(
-        "--evaluate",
-        action="store_true",
-        help="score the models that were not evaluated, on valid, for this report only",
-    )
+    meaning = "score the models that were not evaluated, on valid, for this report only"
+    parser.add_argument("--evaluate", action="store_true", help=meaning)
     folders = parser.add_argument_group("folders of the graphs that --evaluate scores")
     for name in ("features", "segments"):
         folders.add_argument(
@@ -65,8 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
         name = f"{run.collection} {run.method}, seed {run.seed or 'unknown'}, {run.place}"
         _log.warning("not evaluated: %s", one_line(f"{name}: {run.unscored}" if run.unscored else name))
     if missing and not arguments.evaluate:
-        shown = len(missing), counted(len(runs), "run")
-        _log.warning("not evaluated: %d of %s; --evaluate scores them on valid", *shown)
+        _log.warning(
+            "not evaluated: %d of %s; --evaluate scores them on valid", len(missing), counted(len(runs), "run")
+        )
     sys.stdout.write(f"{arguments.output}\n")
     return 0
 

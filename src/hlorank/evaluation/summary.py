@@ -13,7 +13,7 @@ from typing import Any
 
 from hlorank.config.root import ADDRESS
 from hlorank.data.collection import SPLITS, Collection
-from hlorank.files import METRICS, SPEC, DataError, is_of_model, one_line, read_json
+from hlorank.files import METRICS, SPEC, DataError, is_of_model, one_line, read_json, write_text
 from hlorank.terminal import Column, add_table_options, print_table, quiet_pipe
 
 _log = logging.getLogger(__name__)
@@ -96,16 +96,24 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str] | str]:
 
 @quiet_pipe()
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table; the only argument is the folder, `reports` by default."""
+    """Print the table of a folder, `reports` by default, or write the data of the chart."""
     parser = argparse.ArgumentParser(prog=_COMMAND, description="Print the metrics of all reports as one table.")
     parser.add_argument("reports", type=Path, nargs="?", default=Path("reports"), help="folder (default: reports)")
+    parser.add_argument(
+        "--chart", type=Path, metavar="FILE", help="write Kendall tau on valid as CSV for dvc.yaml instead"
+    )
     add_table_options(parser, "row")
     parsed = parser.parse_args(arguments)
     try:
         rows = summary(parsed.reports)
     except (FileNotFoundError, DataError) as error:
         parser.exit(1, f"error: {one_line(error)}\n")
-    if parsed.json:
+    if parsed.chart:
+        found = [row for row in rows if row["split"] == "valid" and row["kendall_tau"] is not None and not row["stale"]]
+        text = "{collection} {method},{kendall_tau:.3f}\n"
+        lines = (text.format(**row).removeprefix("layout:") for row in found)
+        write_text(parsed.chart, "training,kendall_tau\n" + "".join(lines))
+    elif parsed.json:
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
     else:
         print_table(_COLUMNS, [*_lines(rows)][1:], parsed.wide, f"{_COMMAND} --wide")

@@ -183,10 +183,7 @@ def scores(groups: Sequence[Group]) -> Results:
             score = _split_scores(group.runs[0].collection.kind, table)
             found.setdefault((split, protocol), []).append((group, score))
     places = sorted(found, key=lambda place: (SPLITS.index(place[0]), place[1]))
-    return {
-        place: sorted(found[place], key=lambda pair: inf if pair[1].tau is None else -pair[1].tau.mean)
-        for place in places
-    }
+    return {it: sorted(found[it], key=lambda pair: inf if pair[1].tau is None else -pair[1].tau.mean) for it in places}
 
 
 def _split_scores(kind: Kind, table: pd.DataFrame) -> SplitScores:
