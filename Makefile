@@ -14,7 +14,7 @@ JOBS ?= 3
 PYTEST := python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install repro test coverage test-slow lower-bounds lint params reference proto ui bench clean
+.PHONY: help install repro experiments test coverage test-slow lower-bounds lint params reference proto ui bench clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,14 @@ $(READY): pyproject.toml constraints.txt
 repro: $(READY) ## Run the pipeline (dvc repro), JOBS=3 stages at the same time, and print its scores
 	scripts/repro.sh $(JOBS)
 	python -P -m hlorank.evaluation.summary
+
+# `dvc exp show` has a column for each parameter, metric and dependency, and no setting that hides any.
+experiments: $(READY) ## Compare the experiments of `dvc exp show`, a column each: Kendall tau on valid, changed parameters
+	@dvc exp show --csv --only-changed --keep '.*valid.tau' \
+	  --drop '(Created|State|Executor|typ|parent|reports|pipeline|[^:]*/[^:]*$$|.*(test|slowdown))' | \
+	  sed '1s#reports/\([^:,]*\)/scores.json:valid.tau#\1#g' | \
+	  python -c 'import sys, pandas; t = pandas.read_csv(sys.stdin, dtype=str); name = t.pop("Experiment"); \
+	    print(t.set_axis(name.fillna(t.pop("rev"))).T.fillna("").to_string(index_names=False))'
 
 test: lint ## Check format, lint, types, layers, and run the tests but the slow ones
 	$(PYTEST) --dist worksteal

@@ -51,6 +51,22 @@ def test_a_failure_is_that_of_the_pipeline(failing: str, calls: int, tmp_path: P
     assert (status != 0, len(called)) == (True, calls)
 
 
+def test_experiments_are_columns(tmp_path: Path) -> None:
+    """`dvc exp show` has a column for everything, here without those that the options drop."""
+    tau = "reports/tile/cpu/full/scores.json:valid.tau"
+    table = f'Experiment,rev,{tau},kind,model.stem\n,main,0.5,layout,"[1, 2]"\ntwo,c0ffee,,layout,[]\n'
+    (tmp_path / "dvc").write_text(f"#!/bin/sh\ncat << END\n{table}END\n")
+    (tmp_path / "dvc").chmod(0o755)
+    (tmp_path / ".venv").mkdir()
+    for name in ("pyproject.toml", "constraints.txt", ".venv/.ready"):
+        (tmp_path / name).touch()
+    command = ["make", "-s", "-f", SCRIPT.parents[1] / "Makefile", "experiments"]
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    rows = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert rows == ["main two", "tile/cpu/full 0.5", "kind layout layout", "model.stem [1, 2] []"]
+
+
 def test_nothing_is_started_where_all_is_up_to_date(tmp_path: Path) -> None:
     (tmp_path / "done").touch()
     assert repro(tmp_path) == (0, "Data and pipelines are up to date.\n", [])
