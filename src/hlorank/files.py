@@ -16,6 +16,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
+from urllib.parse import quote
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -106,6 +107,27 @@ def resolve_path(path: str | Path) -> Path:
     """
     first, *others = Path(path).parts or ("",)
     return shared_dir().joinpath(*others) if first == f"${SHARED_VARIABLE}" else Path(path).expanduser()
+
+
+def main_folder() -> Path:
+    """Return the current folder; in a git worktree, or in a copy of `dvc exp run`, that of the main checkout."""
+    here = Path(str(Path.cwd()).partition("/.dvc/tmp/exps/")[0])
+    top = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
+    if (link := top / ".git").is_file():
+        own = top / link.read_text(encoding="utf-8").removeprefix("gitdir:").strip()
+        if (own / "commondir").is_file():  # a submodule has none
+            git = (own / (own / "commondir").read_text(encoding="utf-8").strip()).resolve()
+            return git.parent / here.relative_to(top) if git.name == ".git" else here
+    return here
+
+
+def in_main(place: str) -> str:
+    """Return the address of a relative folder or sqlite database, which is to outlive copies, in `main_folder`."""
+    scheme, _, path = place.rpartition(":///")
+    kept = not path or path.startswith("/") or ":" in path or scheme.partition("+")[0] not in {"", "sqlite"}
+    if kept or (main := main_folder()) == Path.cwd():
+        return place
+    return f"{scheme}:///{quote(str(main / path))}" if scheme else str(main / path)
 
 
 @contextmanager

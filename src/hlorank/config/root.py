@@ -10,7 +10,7 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_va
 
 from hlorank.config import section, train_sections
 from hlorank.config.extension_point import import_plugin, module_of, registered
-from hlorank.config.section import Registries, Section, StoreAddress, available_cores, parse, refused
+from hlorank.config.section import MainFolder, Registries, Section, StoreAddress, available_cores, parse, refused
 from hlorank.config.train_sections import LossTerm, arguments_section
 
 _MISSING = "???"  # Hydra's mark of a value that must be given
@@ -155,7 +155,7 @@ class TrackingConfig(Section):
     """Tracking store; the variable MLFLOW_TRACKING_URI overrides it."""
     experiment: str
     """Name of the experiment that runs belong to."""
-    artifacts: str
+    artifacts: MainFolder
     """Artifact folder of a sqlite store; a server has its own."""
 
 
@@ -213,7 +213,7 @@ class PathsConfig(Section):
     """Reports, a folder for each method."""
     downloads: Folder
     """Archives and partial downloads; outside what DVC deletes."""
-    state: Folder
+    state: Annotated[MainFolder, AfterValidator(_local)]
     """Checkpoints to resume from; outside what DVC deletes."""
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self, TypeVar, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from hlorank.files import DataError, one_line, read_json
+from hlorank.files import DataError, in_main, one_line, read_json
 
 Registries = Mapping[str, Mapping[str, Any]]
 """Extension points by name (origins, partitioners, layers, poolings, losses, methods)."""
@@ -76,8 +76,10 @@ def _without_password(address: str) -> str:
     return address
 
 
-StoreAddress = Annotated[str, AfterValidator(_without_password)]
-"""Address of a store, without a password, which Hydra and DVC would write into files."""
+MainFolder = Annotated[str, AfterValidator(in_main)]
+"""Folder that copies of a checkout share with it: DVC and git delete copies."""
+StoreAddress = Annotated[MainFolder, AfterValidator(_without_password)]
+"""Address of a store, without a password, which Hydra and DVC would write into files; a file is shared by copies."""
 
 
 def refused_lines(lines: Sequence[str]) -> PydanticCustomError:

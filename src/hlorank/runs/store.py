@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -16,7 +17,7 @@ from filelock import FileLock
 
 from hlorank.compute import ComputeError
 from hlorank.config import ConfigError, TrackingConfig
-from hlorank.files import DataError, atomic_path, first_line, one_line, redact_credentials
+from hlorank.files import DataError, atomic_path, first_line, in_main, main_folder, one_line, redact_credentials
 from hlorank.metrics import BEST_TAU
 
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
@@ -44,6 +45,7 @@ the Kendall tau on valid of the epoch whose weights were kept. Look at `evaluate
 """
 
 
+_log = logging.getLogger(__name__)
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # otherwise it logs each new database
 
@@ -59,7 +61,7 @@ def experiment_name(config: TrackingConfig) -> str:
 
 def tracking_uri(config: TrackingConfig) -> str:
     """Return the tracking store: the variable MLFLOW_TRACKING_URI, else the configuration's."""
-    return os.environ.get(URI_VARIABLE) or config.uri
+    return in_main(os.environ.get(URI_VARIABLE) or config.uri)
 
 
 def database_file(uri: str) -> Path | None:
@@ -75,6 +77,9 @@ def existing_store() -> str:
     """Return the store that MLflow is set up for, MLFLOW_TRACKING_URI or mlflow.db here; it must exist."""
     import mlflow
 
+    given = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else "sqlite:///mlflow.db"
+    if (shared := in_main(given)) != given:
+        mlflow.set_tracking_uri(shared)
     uri: str = mlflow.get_tracking_uri()
     path = database_file(uri)
     if path is not None and not path.is_file():
@@ -86,7 +91,7 @@ def existing_store() -> str:
     return uri
 
 
-def _is_database(uri: str) -> bool:
+def is_database(uri: str) -> bool:
     """Return whether a store is a database, a file or on a server, and not a server of MLflow."""
     from mlflow.store.db.db_types import DATABASE_ENGINES
 
@@ -99,7 +104,7 @@ def check_server(uri: str) -> None:
     problem = None
     if uri.startswith(("http:", "https:")):
         problem = _problem_of_mlflow_server(uri)
-    elif _is_database(uri) and database_file(uri) is None:
+    elif is_database(uri) and database_file(uri) is None:
         problem = _problem_of_database_server(uri)
     if problem is not None:
         raise ConnectionError(errno.ECONNREFUSED, problem, redact_credentials(uri))
@@ -179,10 +184,26 @@ def connect(config: TrackingConfig) -> str:
     mlflow.set_tracking_uri(uri)
     if (path := database_file(uri)) is not None:
         _make_database(uri, path)
+    if is_database(uri) and config.artifacts:
+        _check_artifacts(uri, experiment_name(config), Path(config.artifacts).resolve())
     if not by_variable:
         # MLflow may set the variable itself, which would overrule the next configuration in this process.
         os.environ.pop(URI_VARIABLE, None)
     return uri
+
+
+@cache
+def _check_artifacts(uri: str, experiment: str, folder: Path) -> None:
+    """Warn of an experiment whose artifacts are elsewhere: in the folder of the project before a move or copy."""
+    from mlflow.tracking import MlflowClient
+    from mlflow.utils.file_utils import local_file_uri_to_path
+
+    if (found := MlflowClient(uri).get_experiment_by_name(experiment)) is None:
+        return
+    place = Path(local_file_uri_to_path(found.artifact_location))  # relative if it is none of a folder
+    if place.is_absolute() and place.resolve() != folder and not place.resolve().is_relative_to(main_folder()):
+        message = "new artifacts of the experiment %s are outside of this checkout, in %s; to change it, run hlorank "
+        _log.warning(message + "relocate %s %s", experiment, place, *map(shlex.quote, (str(place), str(folder))))
 
 
 def open_experiment(config: TrackingConfig) -> str:
@@ -193,7 +214,7 @@ def open_experiment(config: TrackingConfig) -> str:
     uri, name = connect(config), experiment_name(config)
     if mlflow.get_experiment_by_name(name) is None:
         # Servers of MLflow have a location of their own, also one that the variable puts in place of a database.
-        location = Path(config.artifacts).resolve().as_uri() if _is_database(uri) else None
+        location = Path(config.artifacts).resolve().as_uri() if is_database(uri) else None
         described = {"mlflow.experimentKind": "custom_model_development", NOTE: _ABOUT}
         try:
             mlflow.create_experiment(name, artifact_location=location, tags=described)

@@ -1,0 +1,40 @@
+"""Addresses of artifacts in an MLflow database, which are absolute, after their folder was moved or copied."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import sqlalchemy
+from mlflow.store.model_registry.dbmodels.models import SqlModelVersion
+from mlflow.store.tracking.dbmodels.models import SqlExperiment, SqlLoggedModel, SqlRun
+from mlflow.utils.file_utils import local_file_uri_to_path
+
+from hlorank.config import ConfigError
+from hlorank.files import atomic_folder, redact_credentials
+from hlorank.runs.store import existing_store, is_database
+
+_EXPERIMENTS = SqlExperiment.artifact_location
+_ADDRESSES = (_EXPERIMENTS, SqlRun.artifact_uri, SqlLoggedModel.artifact_location, SqlModelVersion.storage_location)
+
+
+def relocate(old: Path, new: Path) -> int:
+    """Replace a folder of artifacts by another one in the store, and return the number of addresses that have it.
+
+    Artifacts that the new folder lacks are copied there; the old folder stays as it is.
+    """
+    if not is_database(uri := existing_store()):
+        raise ConfigError(f"{redact_credentials(uri)}: a server, which decides where artifacts are")
+    changed = 0
+    with sqlalchemy.create_engine(uri).begin() as connection:
+        for column in _ADDRESSES:
+            for address in filter(None, connection.scalars(sqlalchemy.select(column).distinct()).all()):
+                if (place := Path(local_file_uri_to_path(address))).is_relative_to(old):
+                    target = new / place.relative_to(old)
+                    if column is not _EXPERIMENTS and place.is_dir() and not target.exists():
+                        with atomic_folder(target) as copy:
+                            shutil.copytree(place, copy, dirs_exist_ok=True)
+                    changed += 1
+                    update = sqlalchemy.update(column.class_).where(column == address)
+                    connection.execute(update.values({column.key: target.as_uri()}))
+    return changed
