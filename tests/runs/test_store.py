@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import socket
+import subprocess
 from collections.abc import Callable
 from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -21,8 +22,10 @@ from mlflow.store.tracking import sqlalchemy_store
 from mlflow.tracking import MlflowClient
 
 from hlorank.config import Config, TrackingConfig
+from hlorank.config.root import PathsConfig
 from hlorank.metrics import BEST_TAU
 from hlorank.runs import store as store_module
+from hlorank.runs.relocate import relocate
 from hlorank.runs.store import (
     FINGERPRINT,
     PARENT_VARIABLE,
@@ -211,3 +214,59 @@ def test_the_file_of_a_store_in_a_folder_with_special_characters(
     for uri in (existing_store(), f"sqlite:///{folder}/mlflow.db"):
         assert database_file(uri) == folder / "mlflow.db"
     assert database_file("http://127.0.0.1:5000") is None
+
+
+@pytest.mark.parametrize("place", ["copy", "copy/.dvc/tmp/exps/standalone/tmp1", ".dvc/tmp/exps/tmp2", "link"])
+def test_copies_use_the_store_and_the_checkpoints_of_the_main_checkout(
+    place: str, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DVC deletes its copies, and git its worktrees; a link to the checkout is the checkout."""
+    main = tmp_path / "a main%20"
+    git = ["git", "-c", "user.name=me", "-c", "user.email=me@example.org", "-C", str(main)]
+    main.mkdir()
+    for command in ("init", "commit --allow-empty -m first", "worktree add copy"):
+        subprocess.run([*git, *command.split()], check=True, capture_output=True)
+    (main / "link").symlink_to(main)
+    (main / place / ".git").exists() or (main / place / ".git").mkdir(parents=True)
+    monkeypatch.chdir(main / place)
+    monkeypatch.setattr(mlflow.tracking._tracking_service.utils, "_tracking_uri", None)
+    tracking = TrackingConfig(uri="sqlite:///mlflow.db", experiment="hlorank", artifacts="mlartifacts")
+    shutil.copy(tmp_path / "mlflow.db", main)
+    with open_run(tracking, "name", {}):
+        mlflow.log_text("text", "note.txt")
+    assert [file.relative_to(main).parts[0] for file in main.rglob("note.txt")] == ["mlartifacts"]
+    mlflow.set_tracking_uri(None)
+    assert database_file(existing_store()) == main / "mlflow.db"
+    paths = PathsConfig(**{name: f"{name}/a" for name in PathsConfig.model_fields})
+    assert (Path(paths.state).resolve(), paths.models) == (main / "state/a", "models/a")
+
+
+def test_a_project_that_was_copied_or_moved(
+    tracking: TrackingConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    (tmp_path / "home").symlink_to(tmp_path)
+    old.mkdir()
+
+    def train(place: Path, name: str) -> str:
+        monkeypatch.chdir(place)
+        uri = f"sqlite:///{place}/mlflow.db"
+        with open_run(TrackingConfig(uri=uri, experiment="hlorank", artifacts="artifacts"), name, {}) as (run, _):
+            mlflow.log_text(name, "note.txt")
+        return run
+
+    shutil.copy(tmp_path / "mlflow.db", old)
+    first = train(old, "first")
+    shutil.copytree(old, new)
+    assert not caplog.messages
+    second = train(new, "second")
+    (message,) = caplog.messages
+    monkeypatch.setattr(mlflow.tracking._tracking_service.utils, "_tracking_uri", None)
+    assert message.endswith(f"hlorank relocate {old}/artifacts {new}/artifacts")
+    assert relocate(old / "artifacts", new / "artifacts") == 3  # of the experiment, and of two runs
+    shutil.rmtree(old)
+    third = train(tmp_path / "home/new", "third")
+    assert len(caplog.messages) == 1
+    for run, name in ((first, "first"), (second, "second"), (third, "third")):
+        assert (new / "artifacts" / run / "artifacts/note.txt").read_text() == name
+        assert mlflow.artifacts.load_text(f"runs:/{run}/note.txt") == name

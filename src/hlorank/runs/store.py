@@ -184,23 +184,18 @@ def connect(config: TrackingConfig) -> str:
     mlflow.set_tracking_uri(uri)
     if (path := database_file(uri)) is not None:
         _make_database(uri, path)
-    if is_database(uri) and config.artifacts:
-        _check_artifacts(uri, experiment_name(config), Path(config.artifacts).resolve())
     if not by_variable:
         # MLflow may set the variable itself, which would overrule the next configuration in this process.
         os.environ.pop(URI_VARIABLE, None)
     return uri
 
 
-@cache
-def _check_artifacts(uri: str, experiment: str, folder: Path) -> None:
+@cache  # one warning
+def _check_artifacts(experiment: str, address: str, folder: Path) -> None:
     """Warn of an experiment whose artifacts are elsewhere: in the folder of the project before a move or copy."""
-    from mlflow.tracking import MlflowClient
     from mlflow.utils.file_utils import local_file_uri_to_path
 
-    if (found := MlflowClient(uri).get_experiment_by_name(experiment)) is None:
-        return
-    place = Path(local_file_uri_to_path(found.artifact_location))  # relative if it is none of a folder
+    place = Path(local_file_uri_to_path(address))  # relative if it is none of a folder
     if place.is_absolute() and place.resolve() != folder and not place.resolve().is_relative_to(main_folder()):
         message = "new artifacts of the experiment %s are outside of this checkout, in %s; to change it, run hlorank "
         _log.warning(message + "relocate %s %s", experiment, place, *map(shlex.quote, (str(place), str(folder))))
@@ -211,16 +206,18 @@ def open_experiment(config: TrackingConfig) -> str:
     import mlflow
     from mlflow.exceptions import MlflowException
 
-    uri, name = connect(config), experiment_name(config)
-    if mlflow.get_experiment_by_name(name) is None:
-        # Servers of MLflow have a location of their own, also one that the variable puts in place of a database.
-        location = Path(config.artifacts).resolve().as_uri() if is_database(uri) else None
+    uri, name, folder = connect(config), experiment_name(config), Path(config.artifacts).resolve()
+    # Servers of MLflow have a location of their own, also one that the variable puts in place of a database.
+    location = folder.as_uri() if is_database(uri) else None
+    if (found := mlflow.get_experiment_by_name(name)) is None:
         described = {"mlflow.experimentKind": "custom_model_development", NOTE: _ABOUT}
         try:
             mlflow.create_experiment(name, artifact_location=location, tags=described)
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another process has created it meanwhile
                 raise
+    elif location is not None:
+        _check_artifacts(name, found.artifact_location, folder)
     experiment_id: str = mlflow.set_experiment(name).experiment_id
     return experiment_id
 
