@@ -25,7 +25,6 @@ from hlorank.config import Config, TrackingConfig
 from hlorank.config.root import PathsConfig
 from hlorank.metrics import BEST_TAU
 from hlorank.runs import store as store_module
-from hlorank.runs.relocate import relocate
 from hlorank.runs.store import (
     FINGERPRINT,
     PARENT_VARIABLE,
@@ -38,6 +37,7 @@ from hlorank.runs.store import (
     open_experiment,
     open_run,
 )
+from scripts.relocate import relocate
 
 Runs = Callable[[Config], list[Run]]
 
@@ -227,7 +227,8 @@ def test_copies_use_the_store_and_the_checkpoints_of_the_main_checkout(
     for command in ("init", "commit --allow-empty -m first", "worktree add copy"):
         subprocess.run([*git, *command.split()], check=True, capture_output=True)
     (main / "link").symlink_to(main)
-    (main / place / ".git").exists() or (main / place / ".git").mkdir(parents=True)
+    if not (main / place).exists():
+        (main / place / ".git").mkdir(parents=True)
     monkeypatch.chdir(main / place)
     monkeypatch.setattr(mlflow.tracking._tracking_service.utils, "_tracking_uri", None)
     tracking = TrackingConfig(uri="sqlite:///mlflow.db", experiment="hlorank", artifacts="mlartifacts")
@@ -262,7 +263,7 @@ def test_a_project_that_was_copied_or_moved(
     second = train(new, "second")
     (message,) = caplog.messages
     monkeypatch.setattr(mlflow.tracking._tracking_service.utils, "_tracking_uri", None)
-    assert message.endswith(f"hlorank relocate {old}/artifacts {new}/artifacts")
+    assert message.endswith(f"scripts/relocate.py {old}/artifacts {new}/artifacts")
     assert relocate(old / "artifacts", new / "artifacts") == 3  # of the experiment, and of two runs
     shutil.rmtree(old)
     third = train(tmp_path / "home/new", "third")

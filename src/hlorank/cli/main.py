@@ -12,17 +12,14 @@ from typing import NoReturn
 
 from hlorank.cli import evaluate, rank, report, serve
 from hlorank.cli.inspect import add_convert, add_inspect
-from hlorank.cli.store import add_best, add_register, add_relocate
+from hlorank.cli.store import add_best, add_register
 from hlorank.config import ConfigError
 from hlorank.files import DataError, escape, one_line
 from hlorank.runs.store import error_lines
 from hlorank.terminal import quiet_pipe
 from hlorank.version import __version__
 
-_COMMANDS = (
-    *(add_convert, add_inspect, add_best, report.add, rank.add, evaluate.add),
-    *(add_register, add_relocate, serve.add),
-)
+_COMMANDS = (add_convert, add_inspect, add_best, report.add, rank.add, evaluate.add, add_register, serve.add)
 _PLUGINS = "hlorank.commands"
 """Entry points of other packages: each is a function that adds a command to the subparsers."""
 

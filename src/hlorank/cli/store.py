@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hlorank.config import ConfigError
@@ -114,29 +112,6 @@ def _register(arguments: argparse.Namespace) -> int:
             rows.append(f"  {'' if model.new else 'registered before; '}{model.reason}")
         if done:
             print_result(arguments, [*map(asdict, registrations)], _REGISTERED, rows)
-    return 0
-
-
-def add_relocate(commands: argparse._SubParsersAction[Any]) -> None:
-    """Add `hlorank relocate`."""
-    parser = commands.add_parser(
-        "relocate",
-        help="tell the MLflow store that a folder of artifacts was moved or copied",
-        description="Replaces a folder by another one in all addresses of artifacts of the MLflow store, which is that "
-        "of MLFLOW_TRACKING_URI, by default mlflow.db in the current folder. Artifacts that the new folder lacks are "
-        "copied from the old one, which stays as it is.",
-    )
-    parser.add_argument("old", type=Path, metavar="OLD", help="the folder before, as trainings name it in a warning")
-    parser.add_argument("new", type=Path, metavar="NEW", help="the folder now, such as mlartifacts")
-    parser.set_defaults(run=_relocate)
-
-
-def _relocate(arguments: argparse.Namespace) -> int:
-    """Print how many addresses were changed."""
-    from hlorank.runs.relocate import relocate
-
-    changed = relocate(arguments.old.absolute(), arguments.new.resolve())
-    sys.stdout.write(f"{changed} addresses\n")
     return 0
 
 

@@ -197,8 +197,8 @@ def _check_artifacts(experiment: str, address: str, folder: Path) -> None:
 
     place = Path(local_file_uri_to_path(address))  # relative if it is none of a folder
     if place.is_absolute() and place.resolve() != folder and not place.resolve().is_relative_to(main_folder()):
-        message = "new artifacts of the experiment %s are outside of this checkout, in %s; to change it, run hlorank "
-        _log.warning(message + "relocate %s %s", experiment, place, *map(shlex.quote, (str(place), str(folder))))
+        message = "new artifacts of the experiment %s are outside of this checkout, in %s; to change it: python scripts"
+        _log.warning(message + "/relocate.py %s %s", experiment, place, *map(shlex.quote, (str(place), str(folder))))
 
 
 def open_experiment(config: TrackingConfig) -> str:

@@ -1,8 +1,10 @@
-"""Addresses of artifacts in an MLflow database, which are absolute, after their folder was moved or copied."""
+"""Tell the MLflow database of the current folder that the folder of artifacts, whose paths are absolute, has moved."""
 
 from __future__ import annotations
 
+import argparse
 import shutil
+import sys
 from pathlib import Path
 
 import sqlalchemy
@@ -38,3 +40,17 @@ def relocate(old: Path, new: Path) -> int:
                     update = sqlalchemy.update(column.class_).where(column == address)
                     connection.execute(update.values({column.key: target.as_uri()}))
     return changed
+
+
+def main() -> None:
+    """Read the folders from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("old", type=Path, help="the folder before, as the warning of a training names it")
+    parser.add_argument("new", type=Path, help="the folder now; artifacts that only the old one has are copied to it")
+    arguments = parser.parse_args()
+    changed = relocate(arguments.old.absolute(), arguments.new.resolve())
+    sys.stdout.write(f"{changed} addresses changed\n")
+
+
+if __name__ == "__main__":
+    main()
