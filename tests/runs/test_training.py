@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
-from mlflow.entities import Run
+from mlflow.entities import Metric, Run
+from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from hlorank.config import Config
 from hlorank.data.collection import SPLITS
 from hlorank.files import RUN, fingerprint, one_process, read_json, write_json
+from hlorank.metrics import BEST_TAU
 from hlorank.models.serialization import load_model
 from hlorank.runs import training as training_module
 from hlorank.runs.search import open_study
@@ -35,6 +38,7 @@ from hlorank.stages.train import train
 from hlorank.training import prepare as prepare_module
 from hlorank.training.baselines.fit_baseline import fit_baseline
 from hlorank.training.process_group import ALONE
+from hlorank.training.ranking_module import RankingModule
 from hlorank.training.setup import open_setup
 from tests.training.training_helpers import WEIGHTS, validate_with
 
@@ -194,8 +198,46 @@ def test_the_record_has_no_password(settings: Settings, tmp_path: Path, monkeypa
     monkeypatch.setattr("mlflow.MlflowClient", Mock())
     monkeypatch.setattr("mlflow.get_tracking_uri", lambda: "http://me:secret@127.0.0.1:9")
     setup = open_setup(settings(method="random"))
-    training_module._record(setup, tmp_path, "0" * 32, fit_baseline(setup, "random", 0))
+    monkeypatch.setattr(training_module.store, "check_server", Mock())
+    metrics = training_module.Metrics("0" * 32, tmp_path / "metrics.json")
+    training_module._record(setup, tmp_path, "0" * 32, metrics, fit_baseline(setup, "random", 0))
     assert read_json(tmp_path / RUN)["tracking_uri"] == "http://***@127.0.0.1:9"
+
+
+def test_a_training_goes_on_without_its_store_and_the_same_command_records_it(
+    settings: Settings,
+    client: MlflowClient,
+    tmp_path: Path,
+    runs: Runs,
+    history: History,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config, folder, log_batch, retries = settings(), tmp_path / "model", MlflowClient.log_batch, list[str]()
+
+    def ends_after_an_epoch(self: MlflowClient, run_id: str, metrics: Sequence[Metric] = (), **others: Any) -> None:
+        if any(metric.step > 3 for metric in metrics):
+            retries.append(os.environ.get("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "default"))
+            raise MlflowException("Connection refused")
+        log_batch(self, run_id, metrics, **others)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MlflowClient, "log_batch", ends_after_an_epoch)
+        with pytest.raises(MlflowException):
+            train(config, folder)
+    assert retries == ["0", "default"], "epochs wait for no server, and the second not again for a minute"
+    (run,) = runs(config)
+    weights = (folder / WEIGHTS).read_bytes()
+    assert (run.info.status, BEST_TAU in run.data.metrics) == ("FAILED", False)
+    monkeypatch.setattr(RankingModule, "training_step", lambda *_: pytest.fail("it trains again"))
+    tau = train(config, folder)
+    (run,) = runs(config)
+    assert (run.info.status, run.data.metrics[BEST_TAU]) == ("FINISHED", tau)
+    assert (folder / WEIGHTS).read_bytes() == weights
+    logged = client.get_metric_history(run.info.run_id, "curves/train_loss")
+    values = {metric.step: metric.value for metric in logged}
+    expected = [float(row["train_loss"]) for row in history(folder)]
+    assert (len(logged), values) == (3, pytest.approx(dict(zip((3, 7, 11), expected, strict=True))))
+    assert not list((tmp_path / "state").rglob("metrics.json"))
 
 
 def test_dvc_gets_the_result_of_a_training_whose_end_it_did_not_record(

@@ -7,28 +7,33 @@ from typing import TYPE_CHECKING, Any
 
 import lightning
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import MLFlowLogger
+from lightning.pytorch.loggers.logger import Logger
 
-from hlorank.config import TrackingConfig
 from hlorank.metrics import VALID_TAU
 from hlorank.runs.search import report
-from hlorank.runs.store import tracking_uri
 
 if TYPE_CHECKING:
     import optuna
 
+    from hlorank.runs.training import Metrics
 
-class RunLogger(MLFlowLogger):
+
+class RunLogger(Logger):
     """Logger into the run of a training; metrics of an ensemble's member are logged under its name."""
 
-    LOGGER_JOIN_CHAR = "/"
+    name = version = None
 
-    def __init__(self, config: TrackingConfig, run_id: str, member: str) -> None:
-        super().__init__(config.experiment, tracking_uri=tracking_uri(config), run_id=run_id, prefix=member)
+    def __init__(self, metrics: Metrics, member: str) -> None:
+        super().__init__()
+        self._metrics, self._prefix = metrics, member and f"{member}/"
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log metrics without Lightning's `epoch`, which repeats the step."""
-        super().log_metrics({name: value for name, value in metrics.items() if name != "epoch"}, step)
+        named = {f"{self._prefix}{name}": value for name, value in metrics.items() if name != "epoch"}
+        self._metrics.log(named, step or 0)
+
+    def log_hyperparams(self, *_: Any) -> None:
+        """Log nothing: the run has all parameters."""
 
 
 class TrialReport(Callback):

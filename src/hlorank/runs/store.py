@@ -7,7 +7,7 @@ import logging
 import os
 import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
@@ -110,16 +110,30 @@ def check_server(uri: str) -> None:
         raise ConnectionError(errno.ECONNREFUSED, problem, redact_credentials(uri))
 
 
+@contextmanager
+def briefly() -> Iterator[None]:
+    """Let requests to a server fail at once, or after seconds; MLflow repeats each of them for minutes."""
+    timeout = "MLFLOW_HTTP_REQUEST_TIMEOUT"
+    before = {key: os.environ.get(key) for key in ("MLFLOW_HTTP_REQUEST_MAX_RETRIES", timeout)}
+    os.environ.update(dict.fromkeys(before, "0") | {timeout: before[timeout] or _RESPONSE_SECONDS})
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            os.environ.pop(key)
+            os.environ.update({} if value is None else {key: value})
+
+
 def _problem_of_mlflow_server(uri: str) -> str | None:
-    """Make one request, once: MLflow repeats each for minutes, so that trainings outlast a restart of the server."""
+    """Make one request, once."""
     from mlflow.exceptions import MlflowException
     from mlflow.utils.credentials import get_default_host_creds
     from mlflow.utils.rest_utils import http_request
 
     request = get_default_host_creds(uri), "/api/2.0/mlflow/experiments/search?max_results=1", "GET"
-    seconds = int(os.environ.get("MLFLOW_HTTP_REQUEST_TIMEOUT", _RESPONSE_SECONDS))
     try:
-        response = http_request(*request, max_retries=0, timeout=seconds, raise_on_status=False)
+        with briefly():
+            response = http_request(*request, raise_on_status=False)
     except MlflowException as error:
         innermost = str(error.__context__).rpartition(": ")[2].strip("\"')")  # without the names of urllib3's objects
         return f"no MLflow server answers: {innermost}; start it, or give another address in {_PLACE}"
@@ -254,8 +268,8 @@ def open_run(
 ) -> Iterator[tuple[str, bool]]:
     """Open a run, or resume the run `run_id` where the store still has it; yield its id, and whether it is resumed.
 
-    An exception marks the run as failed, `Pruned` and Ctrl-C as killed; the run of a training that has finished stays
-    finished. Inside a sweep a new run, with `name` and `tags`, is a child of the sweep's run.
+    An exception marks the run as failed, `Pruned` and Ctrl-C as killed, if its server answers; the run of a training
+    that has finished stays finished. Inside a sweep a new run, with `name` and `tags`, is a child of the sweep's run.
     """
     import mlflow
     from mlflow.utils.git_utils import get_git_commit
@@ -271,18 +285,18 @@ def open_run(
         commit = get_git_commit(str(Path.cwd()))  # MLflow itself records the commit of the installed package
         tags = {**tags, MLFLOW_GIT_COMMIT: commit} if commit else {**tags}
         run = mlflow.start_run(run_name=name, tags=tags, parent_run_id=os.environ.get(PARENT_VARIABLE))
-    status = "FAILED"
     try:
         yield run.info.run_id, earlier is not None
-        status = "FINISHED"
-    except (Pruned, KeyboardInterrupt) as error:
-        status = "KILLED"
-        if isinstance(error, Pruned):
-            mlflow.set_tag(ENDED_BY, PRUNING)
-        raise
-    finally:
+    except BaseException as error:
         finished = earlier is not None and BEST_TAU in earlier.data.metrics
-        mlflow.end_run("FINISHED" if finished else status)
+        status = "KILLED" if isinstance(error, Pruned | KeyboardInterrupt) else "FAILED"
+        check_server.cache_clear()
+        with briefly(), suppress(mlflow.MlflowException):
+            if isinstance(error, Pruned):
+                mlflow.set_tag(ENDED_BY, PRUNING)
+            mlflow.end_run("FINISHED" if finished else status)
+        raise
+    mlflow.end_run()
 
 
 def error_lines(error: BaseException) -> list[str] | None:

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -36,7 +37,44 @@ log = logging.getLogger(__name__)
 
 # Sections and keys of overrides that a name has already, or that do not describe the training.
 _UNNAMED = {"collection", "method", "output", "paths", "tracking", "sweep", "evaluate", "hparams_search"}
+_PAUSE_SECONDS = 60  # after a request that failed, of which a silent server took those of a response
 _COLUMNS = ["member", "epoch", "train_loss", "valid_kendall_tau"]
+
+
+class Metrics:
+    """Metrics of a training; while the store does not answer a file keeps them, also for a later process."""
+
+    def __init__(self, run_id: str, file: Path) -> None:
+        self._run_id, self._file, self._again = run_id, file, 0.0
+        self._kept: list[dict[str, Any]] = files.read_json(file)["metrics"] if file.exists() else []
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Log metrics, and those that are kept; or keep them, with one warning."""
+        import mlflow
+
+        now = round(time.time() * 1000)
+        self._kept += [{"key": key, "value": metrics[key], "timestamp": now, "step": step} for key in metrics]
+        try:
+            if time.monotonic() >= self._again:
+                with store.briefly():
+                    self.log_kept()
+        except mlflow.MlflowException as error:
+            if not self._again:
+                reason = files.one_line(files.first_line(error).rpartition(": ")[2].strip("\"')"))
+                log.warning("metrics are kept, and logged later: %s (MLflow store); the training goes on", reason)
+            self._again = time.monotonic() + _PAUSE_SECONDS
+        if self._kept:
+            files.write_json(self._file, {"metrics": self._kept})
+
+    def log_kept(self) -> None:
+        """Log the metrics that are kept, as many at a time as a store takes."""
+        from mlflow.entities import Metric
+        from mlflow.tracking import MlflowClient
+
+        while self._kept:
+            MlflowClient().log_batch(self._run_id, [Metric(**metric) for metric in self._kept[:1000]])
+            del self._kept[:1000]
+        self._file.unlink(missing_ok=True)
 
 
 @dataclass
@@ -96,13 +134,14 @@ def _opened(config: Config, setup: Setup, output: Path, run: TrainingRun) -> Ite
             return
         _remove_outdated(setup, run.folder, locks)
         with _tracked(config, setup, run.folder) as run_id:
+            metrics = Metrics(run_id, run.folder / files.METRICS)
 
             def logger(member: str) -> Logger:
                 from hlorank.runs.lightning_logger import RunLogger
 
-                return RunLogger(config.tracking, run_id, member)
+                return RunLogger(metrics, member)
 
-            run.logger, run.record = logger, partial(_record, setup, output, run_id)
+            run.logger, run.record = logger, partial(_record, setup, output, run_id, metrics)
             if setup.method is not None and (trial := current_trial(config.sweep)) is not None:
                 from hlorank.runs.lightning_logger import TrialReport
 
@@ -229,8 +268,8 @@ def _data_settings(setup: Setup) -> dict[str, Any]:
     return files.flatten({"data": graphs.store.data, **made})
 
 
-def _record(setup: Setup, output: Path, run_id: str, trained: Trained) -> None:
-    """Write the model folder, and log it into the open run."""
+def _record(setup: Setup, output: Path, run_id: str, metrics: Metrics, trained: Trained) -> None:
+    """Write the model folder, and log it into the open run; checkpoints stay where the store does not answer."""
     import mlflow
 
     trained.save(output, setup.spec)
@@ -239,7 +278,14 @@ def _record(setup: Setup, output: Path, run_id: str, trained: Trained) -> None:
     run: dict[str, Any] = {"run_id": run_id, "tracking_uri": files.redact_credentials(mlflow.get_tracking_uri())}
     run |= {EXPERIMENT: chosen_experiment(), "model": files.read_json(output / files.SPEC)["spec_sha256"]}
     files.write_json(output / files.RUN, run | setup.libraries)
-    mlflow.log_artifacts(str(output), "model")
+    try:
+        store.check_server.cache_clear()
+        store.check_server(mlflow.get_tracking_uri())  # at once, where MLflow would try for minutes
+        metrics.log_kept()
+        mlflow.log_artifacts(str(output), "model")
+    except (mlflow.MlflowException, ConnectionError):
+        log.warning("%s: complete, but not recorded; the same command records it once the store answers", output)
+        raise
     # What MLflow's tab of models shows; its weights are the artifact, and `hlorank register` logs what can be served.
     client, name = mlflow.MlflowClient(), re.sub(r"\W", "_", setup.spec.method)
     experiment, tags = client.get_run(run_id).info.experiment_id, {store.MODEL: run["model"]}
