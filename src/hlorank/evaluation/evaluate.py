@@ -127,10 +127,7 @@ def _table(path: Path, columns: Sequence[str]) -> Iterator[Callable[[Iterable[gr
 def _evaluate_graph(
     task: tuple[Split, str, NDArray[np.int64] | None], scored: ModelScores, kind: Kind
 ) -> tuple[list[graph_report.Row], list[graph_report.Row], dict[str, float], NDArray[np.int64] | None]:
-    """Return the rows of per_graph.csv and predictions.csv of a graph with the configurations that are listed.
-
-    The result has partial correlations of properties, too, and the ranking if the labels are withheld.
-    """
+    """Return a graph's rows of per_graph.csv and predictions.csv, correlations, and the ranking without labels."""
     split, name, listed = task
     graph = scored.store.open(split, name)
     distinct = graph_report.check_scores(

@@ -245,10 +245,7 @@ def _set_axes(
 
 
 def _reaching(nodes: int, uses: Int64, ends: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the mask, (uses,), of uses (uses, 3) by operations of any layout that can pass one from or to an end.
-
-    Ends, (nodes,), have a configured layout, or a configured node demands a layout of them.
-    """
+    """Return the mask of uses (uses, 3) by operations of any layout that can pass on the layout of an end (nodes,)."""
     passing = ends.copy()
     passing[uses[:, 1]] = True  # another tensor has its own layout
     pairs = uses[passing[uses[:, 0]], :2].T

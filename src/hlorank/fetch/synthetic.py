@@ -170,10 +170,7 @@ def _operands(graph: Graph, node_ids: Int64) -> tuple[Int64, Int64]:
 
 
 def _draw_space(rng: Generator, graph: Graph, node_ids: Int64) -> tuple[Layouts, Codes]:
-    """Draw a codebook, whose row 0 is the default, and the (configurable nodes, choices) codes of each node besides.
-
-    Nodes of equal opcode and ranks share a few rows: full permutations of the ranks, padded with -1.
-    """
+    """Draw a codebook, row 0 the default, and codes (configurable nodes, choices); similar nodes share rows."""
     ranks = (graph.node_feat[:, SHAPE.start : SHAPE.start + LAYOUT_DIMS] > 0).sum(axis=1)
     inputs, kernels = _operands(graph, node_ids)
     has_kernel = graph.node_opcode[node_ids] == _CONVOLUTION

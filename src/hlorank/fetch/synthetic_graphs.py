@@ -158,10 +158,7 @@ def _block_sizes(rng: Generator, nodes: int) -> Int64:
 
 
 def _assign_clusters(rng: Generator, sizes: Int64, configurable_nodes: int) -> list[list[int]]:
-    """Return the sizes of the clusters of configurable nodes in each block, in proportion to the blocks.
-
-    The more nodes are configurable, the larger the clusters: neighbourhoods overlap, as in small real graphs.
-    """
+    """Return the sizes of the clusters of configurable nodes in each block, larger where such nodes are more."""
     mean = 1 + min(configurable_nodes / sizes.sum() / 0.04, 5)
     clusters: list[list[int]] = [[] for _ in sizes]
     taken = np.full(len(sizes), 2.0)

@@ -101,11 +101,7 @@ def _checked(folder: Path, source: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Fetch:
-    """One call of `fetch`, its arguments checked.
-
-    In `output` each split is either complete and in the manifest, or absent from it. The files are checked against the
-    manifest, as DVC and other origins write this folder too.
-    """
+    """One call of `fetch`: each split in `output` is complete and in the manifest, which checks files, or absent."""
 
     collection: Collection
     config: TpuGraphsConfig
@@ -187,10 +183,7 @@ class _Fetch:
         return recorded is None or recorded.sha256 == content.archive
 
     def _replace(self, split: str, source: Path, size: int, archive: str | None, write: Callable[[Path], None]) -> None:
-        """Replace a split by the files of `size` bytes that `write` puts into an empty folder, after a check of each.
-
-        After a kill at any point the manifest lists no files of two versions.
-        """
+        """Replace a split by checked files of `size` bytes that `write` puts into a folder; a kill mixes nothing."""
         require_space([(self.output, size)])
         with files.atomic_folder(self.output / split) as staged:
             write(staged)

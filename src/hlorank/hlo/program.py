@@ -118,10 +118,7 @@ def _edges(used: list[list[int]]) -> Int64:
 
 
 def _used_first(count: int, edges: Int64, name: Callable[[int], str]) -> Int64:
-    """Sort ids 0..count-1 such that each follows the ids that it uses; among ids that are ready, the smallest is first.
-
-    Ids that use each other in a cycle are refused with DataError, which `name` names.
-    """
+    """Sort ids 0..count-1, the smallest first, each after those that it uses; refuse a cycle, which `name` names."""
     sorter = TopologicalSorter(dict.fromkeys(range(count), ()))
     for user, used in edges.tolist():
         sorter.add(user, used)

@@ -38,10 +38,7 @@ def _varint(data: memoryview, place: int) -> tuple[int, int]:
 
 
 def _fields(data: memoryview, walked: Iterator[int]) -> Iterator[tuple[int, memoryview]]:
-    """Yield number and payload of each field of a serialized message, up to its end or to damage that a parser finds.
-
-    `walked` counts the fields of several messages up to MAX_FIELDS.
-    """
+    """Yield number and payload of each field of a message, counted by `walked`, up to its end or to damage."""
     place = 0
     with suppress(IndexError):
         while place < len(data):

@@ -25,9 +25,8 @@ def model_folder(reference: str | Path) -> Path:
     """Return the folder of a trained model, with spec.json and weights.safetensors.
 
     `reference` is a path, which may begin with `~` or `$HLORANK_SHARED`; a run id; `runs:/<run id>/<artifact>`; or
-    `models:/<name>@<alias>` and `models:/<name>/<version>`. The MLflow store is that of MLFLOW_TRACKING_URI and
-    MLFLOW_REGISTRY_URI, else mlflow.db in the current folder. The model of a run is its artifact `model`; that of a
-    registered model is the only folder in it that contains a model. Downloads are deleted when the process ends.
+    `models:/<name>@<alias>` and `models:/<name>/<version>`, in the store of MLFLOW_TRACKING_URI and MLFLOW_REGISTRY_URI,
+    else mlflow.db in the current folder. Downloads are deleted when the process ends.
     """
     text = str(reference)
     folder = resolve_path(text)
@@ -104,9 +103,8 @@ def run_of_model(recorded: Mapping[str, Any], digest: str) -> Any:
 def best_runs(collection: str | None = None, sweep: str | None = None) -> list[dict[str, Any]]:
     """Return the settings with the best mean validation Kendall tau of each collection and features.
 
-    The mean is over seeds and folds; several folds have a row of their own, and each is compared alone, too. Of equal
-    trainings the latest counts. A row has the run of the best training, and its model: its folder if it is on this
-    machine, else its MLflow address. Rows may be those of one collection, or of the sweep with a name.
+    The mean is over seeds and folds; several folds have a row of their own. Of equal trainings the latest counts. A row
+    has the run of the best training, and its model. Rows may be those of one collection, or of the sweep with a name.
     """
     from hlorank.evaluation.report.trainings import GRAPHS, compared
 

@@ -37,10 +37,7 @@ class RunLogger(Logger):
 
 
 class TrialReport(Callback):
-    """Report of each validation to the search that the training belongs to, which may prune it.
-
-    Epochs of earlier members of an ensemble count before the first epoch of a member.
-    """
+    """Report of each validation to the search of a training, which may prune it; epochs of all members count."""
 
     def __init__(self, trial: optuna.Trial) -> None:
         self._trial = trial

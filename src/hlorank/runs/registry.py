@@ -28,8 +28,7 @@ sample. Two models are compared by the first of these metrics that both have fro
 class Registration:
     """Result of the registration of one model: `reason` says why it is the champion now, or is not.
 
-    `new` is False for a version that had been registered before, `run_id` a run that evaluated the model if the store
-    lacks the run that trained it, and `valid_tau` has the Kendall tau by each of `MEASURES` that the run has.
+    `run_id` may be a run that only evaluated the model; `valid_tau` has the Kendall tau by each of its `MEASURES`.
     """
 
     model: str

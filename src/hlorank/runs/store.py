@@ -248,10 +248,7 @@ def stored_run(run_id: str) -> Any:
 
 
 def finished_training(config: TrackingConfig, key: str) -> tuple[str, float] | None:
-    """Return run and validation Kendall tau of a training that has finished before: its best tau is logged last.
-
-    The status of the run may be that of a later evaluation which was killed.
-    """
+    """Return run and Kendall tau of a training that has finished: its best tau is logged last, whatever its status."""
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(connect(config))
@@ -266,11 +263,7 @@ def finished_training(config: TrackingConfig, key: str) -> tuple[str, float] | N
 def open_run(
     config: TrackingConfig, name: str, tags: Mapping[str, str], run_id: str | None = None
 ) -> Iterator[tuple[str, bool]]:
-    """Open a run, or resume the run `run_id` where the store still has it; yield its id, and whether it is resumed.
-
-    An exception marks the run as failed, `Pruned` and Ctrl-C as killed, if its server answers; the run of a training
-    that has finished stays finished. Inside a sweep a new run, with `name` and `tags`, is a child of the sweep's run.
-    """
+    """Open a run, in a sweep its child, or resume one that the store still has; yield its id, and if it is resumed."""
     import mlflow
     from mlflow.utils.git_utils import get_git_commit
     from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT

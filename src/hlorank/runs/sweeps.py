@@ -119,10 +119,7 @@ def _state(run: Any) -> str:
 
 
 def job_table(client: Any, parent: str) -> pd.DataFrame:
-    """Return a row for each job of a sweep, the best first, with the keys whose values differ and the result.
-
-    Of several runs of a job, the latest in the most advanced state counts.
-    """
+    """Return a row for each job of a sweep, the best first: what differs, and the result of its most advanced run."""
     import pandas as pd
 
     runs = sorted(tagged_runs(client, parent), key=lambda run: _STATES.index(_state(run)))
@@ -184,8 +181,7 @@ def _print(table: pd.DataFrame, title: str) -> None:
 class Sweep:
     """Run of a sweep in the process that starts its jobs, which no other process of this checkout runs meanwhile.
 
-    A sweep with a name continues the latest run of its name; a sweep without a name, a run of the same command in this
-    checkout that was interrupted.
+    It continues the latest run of its name; without a name, an interrupted run of the same command in this checkout.
     """
 
     def __init__(self, config: Config, overrides: Sequence[str]) -> None:

@@ -100,10 +100,8 @@ class TrainingRun:
 def training(config: Config, setup: Setup, output: Path, ranks: ProcessGroup) -> Iterator[TrainingRun]:
     """Open the run of a training, which no other process runs meanwhile, and whose output no other process writes.
 
-    A training that has finished before is not repeated: in a sweep, and for a process that waited for another one with
-    the same training, and under DVC without --force, which starts a training again if it was killed before it recorded
-    the end.
-    Checkpoints are removed at the end. All ranks call this; only rank 0 writes.
+    A training that has finished is not repeated in a sweep, by a process that waited for it, and under DVC without
+    --force, which may have been killed before it recorded the end. All ranks call this; only rank 0 writes.
     """
     run = TrainingRun(None, Path(config.paths.state) / "training" / setup.key, ranks)
     with _opened(config, setup, output, run) if ranks.first else nullcontext():
@@ -238,9 +236,8 @@ def _tracked(config: Config, setup: Setup, state: Path) -> Iterator[str]:
 def run_name(setup: Setup, overrides: Sequence[str]) -> str:
     """Return method, changed settings and collection, such as `gst learning_rate=0.01 seed=2 layout:cpu:random`.
 
-    MLflow's tables and legends show about the first 25 characters, so what differs between the runs of one collection
-    comes before the collection, and what varies in a sweep before all. Under `dvc exp run` the name of the experiment
-    is the first setting.
+    MLflow's tables show about 25 characters: what varies in a sweep comes before all, and the collection at the end.
+    Under `dvc exp run` the name of the experiment is the first setting.
     """
     parts = [override.lstrip("+~").partition("=") for override in overrides]
     named = {key: value for key, _, value in parts if key.partition(".")[0] not in _UNNAMED}

@@ -72,10 +72,7 @@ def _imported(tree: ast.Module) -> Iterator[str]:
 
 
 def _modules(dotted: str) -> Iterator[str]:
-    """Yield the package of a dotted name; of hlorank the module and its packages, which Python imports too.
-
-    `hlorank` itself is left out: what it imports is for users.
-    """
+    """Yield the package of a dotted name; of hlorank the module and its packages but that for users, hlorank itself."""
     package, *parts = dotted.split(".")
     if package != "hlorank":
         yield package

@@ -95,10 +95,7 @@ def _prepare_networks(config: Config, ranks: ProcessGroup) -> Setup:
 
 
 def _members(setup: Setup) -> list[Member]:
-    """Return the members: seeds times folds, the first with the seed of the configuration.
-
-    Folds are scikit-learn's GroupKFold over the model families of the graphs of train.
-    """
+    """Return the members, seeds times folds of model families (GroupKFold), the first with the configuration's seed."""
     ensemble, seed = setup.config.ensemble, setup.config.seed
     held_out: list[tuple[str, ...]] = [()]
     if ensemble.folds > 1:

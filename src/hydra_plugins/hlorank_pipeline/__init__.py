@@ -55,11 +55,7 @@ def _trainings(layout: Names, methods: Names, tile: Names, of_tile: Names, omit:
 
 
 def _check_overrides(overrides: Sequence[str], *, _root_: DictConfig) -> ListConfig:
-    """Refuse overrides of `dvc exp run -S` that no stage would read, as DVC would store an experiment that claims them.
-
-    Edits of params.yaml that the composition replaces are named before. The result, an empty list, is that of a key
-    that Hydra reads while it still has the overrides.
-    """
+    """Refuse overrides of `dvc exp run -S` that no stage would read; name edits of params.yaml that are replaced."""
     from hlorank.config.root import Config
 
     keys = [override.lstrip("+~").partition("=")[0] for override in overrides]

@@ -102,10 +102,7 @@ def model_and_report_folders(root: Path) -> list[tuple[Path, Path]]:
 
 
 def _pair(folder: Path) -> tuple[Path, Path]:
-    """Return models/<rest> and reports/<rest> for either; another folder twice, such as the folder of a job.
-
-    The search of a collection may be called models, too: only a part above <collection>/<method> is a root.
-    """
+    """Return models/<rest> and reports/<rest> for either, also if a search is called models; another folder twice."""
     parts = folder.absolute().parts
     collection, _ = _address(folder)
     above = len(parts) if collection is None else len(parts) - len(collection.path.parts) - 1

@@ -105,10 +105,7 @@ class Aggregator:
         return CompleteStep(step, weights, keys, entry, missing)
 
     def __call__(self, complete: CompleteStep, now: int) -> Tensor:
-        """Compute the weighted sum over segments, (configurations, width * poolings), and write what it computes.
-
-        The table must not have changed since `complete`; `now` is the number of the step.
-        """
+        """Compute the weighted sum over segments, (configurations, width * poolings), and write what it computes."""
         step, weights, keys, entry, missing = complete
         total = torch.zeros((), device=step.labels.device)
         if self.table is not None:
