@@ -115,8 +115,7 @@ def _close_redirect(response: requests.Response, **_: object) -> None:
 def _appended(url: str, target: Path, response: requests.Response, known: Path | None, size: int) -> Path:
     """Return the file to which the body of a response is appended; `known` has `size` bytes of an earlier response.
 
-    Its name has the file's address, size and version: a strong ETag, else the modification date (RFC 9110, 8.8). Bytes
-    of two versions are never mixed, as they would be in files of different names.
+    Its name has address, size and version (strong ETag, else modification date; RFC 9110, 8.8): versions never mix.
     """
     status, headers = response.status_code, response.headers
     if status in _TRANSIENT_STATUS:

@@ -36,8 +36,7 @@ class NothingToConfigureError(DataError):
 def _good_runs(tuning: ModuleTuningData) -> tuple[list[tuple[int, ConfigProfile]], Int64]:
     """Return the valid runs, each with its index in the record, and their runtimes in nanoseconds.
 
-    Runs with an error, without a profile or with a time of 1 ns or less are dropped. In a record where no run has a
-    time, labels are withheld: all runs without an error are kept, with runtime 0.
+    Runs with an error, no profile or at most 1 ns are dropped; all others have runtime 0 if labels are withheld.
     """
     runs = [(index, run) for index, run in enumerate(tuning.runs) if not run.error]
     timed = [(index, run) for index, run in runs if run.profile.compute_time_ns > 1]

@@ -25,8 +25,8 @@ def model_folder(reference: str | Path) -> Path:
     """Return the folder of a trained model, with spec.json and weights.safetensors.
 
     `reference` is a path, which may begin with `~` or `$HLORANK_SHARED`; a run id; `runs:/<run id>/<artifact>`; or
-    `models:/<name>@<alias>` and `models:/<name>/<version>`, in the store of MLFLOW_TRACKING_URI and MLFLOW_REGISTRY_URI,
-    else mlflow.db in the current folder. Downloads are deleted when the process ends.
+    `models:/<name>@<alias>` and `models:/<name>/<version>`, in the store of MLFLOW_TRACKING_URI, the registry of
+    MLFLOW_REGISTRY_URI, else mlflow.db in the current folder. Downloads are deleted when the process ends.
     """
     text = str(reference)
     folder = resolve_path(text)
