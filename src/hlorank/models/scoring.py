@@ -157,9 +157,8 @@ def sum_segments(
 def _chunks(model: CostModel, count: int, memory_bytes: int) -> Iterator[slice]:
     """Divide configurations into chunks that fit into memory, or into groups that are ranked together.
 
-    If a layer mixes configurations, scores depend on the configurations that are ranked together. They are then divided
-    into as few groups of at most `RANKED_TOGETHER` as possible, number i into group i modulo the number of groups: the
-    result depends on the configurations and their order, not on the memory.
+    If a layer mixes configurations, they are in as few groups of at most `RANKED_TOGETHER` as possible, number i in
+    group i modulo their number: scores depend on the configurations and their order, not on the memory.
     """
     if Mixing.CONFIGURATIONS in model.recipe.mixing:
         groups = -(-count // RANKED_TOGETHER)

@@ -208,8 +208,7 @@ def _whole_graphs(store: FeatureStore) -> pd.DataFrame:
 def _summary(table: pd.DataFrame) -> dict[str, float]:
     """Summarize the segments of a collection for metrics.json.
 
-    cut_edges is the share of all edges; local_configurations the share of the graph's distinct configurations that are
-    distinct inside the segment and its halo, as the mean over segments: the share of the work that remains.
+    local_configurations is the mean share of a graph's configurations that differ in a segment: the work that remains.
     """
     segments, graphs = len(table), table.groupby(["split", "graph"]).ngroups
     cut = table["cut_edges"].sum() / 2

@@ -46,8 +46,8 @@ class Registration:
 def register(reference: str | Path, move: bool = False) -> Registration:
     """Register a trained model as a version of its collection's model, if it is new, and choose the champion.
 
-    The alias `champion` moves to the version if there is no champion yet, or if the version is better than the champion
-    on the same valid data; with `move` in any case. One process of a machine registers in a store at a time.
+    The alias `champion` moves to the first version, to one that is better on the same valid data, or where `move` says
+    so. One process of a machine registers in a store at a time.
     """
     from mlflow import MlflowClient
 

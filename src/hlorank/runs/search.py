@@ -130,8 +130,7 @@ class SearchSettings(Section):
 class Search:
     """Search for the largest value, with overrides that all trials share, in one process, under the lock of its sweep.
 
-    The n-th trial is drawn from a generator of its own, seeded by the seed and n: a search that is resumed after an
-    interruption tries the same values as one without. A trial that is open at the start was interrupted; it runs again.
+    The n-th trial is drawn by the seed and n, so that a resumed search tries the same values; open trials run again.
     """
 
     def __init__(self, study: optuna.Study, settings: SearchSettings, fixed: list[str], space: Space) -> None:
