@@ -26,13 +26,20 @@ from hlorank_collect.program import SkippedError, user_program
 from hlorank_collect.record import read_left_out
 from hlorank_collect.run_tasks import Summary, run_tasks
 from hlorank_collect.task import Task
+from tests.cli.conftest import Command
 from tests.hlorank_collect import tasks
 
 SHAPES = ["--arguments", tasks.SHAPES]
 
 
-def collect(*arguments: str) -> int:
-    return main(["collect", *arguments, "--out", "out", "--configurations", "8", "--max-rounds", "6"])
+@pytest.fixture
+def collect(capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(capsys, "collect", "--out", "out", "--configurations", 8, "--max-rounds", 6)
+
+
+@pytest.fixture
+def autotune(capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(capsys, "autotune", "--rounds", 5)
 
 
 def in_this_process(task: Task, *, progress: Callable[..., None], hang_seconds: float) -> Outcome:
@@ -50,20 +57,16 @@ def no_children(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_programs_are_measured_once(
-    programs: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
+    programs: Path, collect: Command, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(machine, "busy_cores", lambda: 1.5)
     names = ["user_programs:dots", "user_programs:nothing"]
-    assert collect(*names, *SHAPES, "--allow-busy") == 1
-    captured = capsys.readouterr()
-    assert captured.err.startswith("error: user_programs-nothing-")
+    out, errors = collect(*names, *SHAPES, "--allow-busy", status=1)
+    assert errors.startswith("error: user_programs-nothing-")
     ((name, reason),) = read_left_out(programs / "out")["layout:cpu:random"].items()
-    assert captured.err == f"error: {name}: {reason}\n"
+    assert errors == f"error: {name}: {reason}\n"
     assert "busy" in caplog.text
-    assert len(captured.out.splitlines()) == 2
+    assert len(out.splitlines()) == 2
     files = sorted((programs / "out" / "layout" / "cpu" / "random").iterdir())
     assert [path.suffix for path in files] == [".json", ".npz"]
     found = read_graph(files[1], "layout")
@@ -75,8 +78,7 @@ def test_programs_are_measured_once(
     assert about["xla_flags"].endswith("intra_op_parallelism_threads=1")
 
     before = {path: path.read_bytes() for path in files}
-    assert collect(names[0], *SHAPES) == 0
-    assert capsys.readouterr().out.count("\n") == 1
+    assert collect(names[0], *SHAPES)[0].count("\n") == 1
     assert {path: path.read_bytes() for path in files} == before
 
 
@@ -91,46 +93,38 @@ ENTRY %main {
 
 
 @pytest.mark.usefixtures("no_children")
-def test_of_folders_and_globs_what_works_is_measured(programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_folders_and_globs_what_works_is_measured(programs: Path, collect: Command) -> None:
     (programs / "dumps").mkdir()
     for name, text in (("good", MODULE), ("bad", MODULE.replace("dot(", "dots("))):
         (programs / "dumps" / f"module.{name}.before_optimizations.txt").write_text(text)
     (programs / "dumps" / "module.good.after_optimizations.txt").write_text(MODULE)
     (programs / "other.hlo").write_text(MODULE)
-    assert collect("dumps", "oth*.hlo", "--scale-batch", "2", "--allow-busy") == 1
-    captured = capsys.readouterr()
-    assert "module.bad.before_optimizations.b2: " in captured.err
-    assert "line 6" in captured.err
+    _, errors = collect("dumps", "oth*.hlo", "--scale-batch", 2, "--allow-busy", status=1)
+    assert "module.bad.before_optimizations.b2: " in errors
+    assert "line 6" in errors
     written = {path.stem for path in (programs / "out").rglob("*.npz")}
     assert written == {"module.good.before_optimizations.b2", "other.b2"}
     assert read_json(next((programs / "out").rglob("other.b2.json")))["scale_batch"] == 2
-    assert collect("other.hlo", "--scale-batch", "2") == 0
-    assert "measured already" in capsys.readouterr().out
+    assert "measured already" in collect("other.hlo", "--scale-batch", 2)[0]
 
 
 @pytest.mark.usefixtures("no_children")
-def test_programs_are_tuned_and_run_again(
-    programs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_are_tuned_and_run_again(programs: Path, autotune: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "busy_cores", lambda: 0.0)
     names = ["user_programs:nothing", "user_programs:dots"]
-    options = ["--random", "--candidates", "9", "--top", "3", "--rounds", "5"]
-    assert main(["autotune", *names, *SHAPES, *options]) == 1
-    captured = capsys.readouterr()
-    assert "user_programs-nothing" in captured.err
-    assert "3 of 9 candidates measured, 0 left out" in captured.out
+    out, errors = autotune(*names, *SHAPES, "--random", "--candidates", 9, "--top", 3, status=1)
+    assert "user_programs-nothing" in errors
+    assert "3 of 9 candidates measured, 0 left out" in out
     (saved,) = (programs / "tuned").glob("*.json")
     about = read_json(saved)
     assert (about["candidates"], len(about["measured"]), about["rounds"]) == (9, 3, 5)
     (programs / "broken.json").write_text("[")
-    assert main(["autotune", "--remeasure", "broken.json", str(saved), "--rounds", "5"]) == 1
-    captured = capsys.readouterr()
-    assert captured.err.startswith("error: broken.json: ")
-    shown = captured.out
+    shown, errors = autotune("--remeasure", "broken.json", saved, status=1)
+    assert errors.startswith("error: broken.json: ")
     assert ("runs with the default in" if about["winner"] == "default" else "times as fast as the default") in shown
 
 
-def test_a_model_may_be_one_of_mlflow(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_may_be_one_of_mlflow(programs: Path, autotune: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     (programs / "spec.json").write_text('{"collection": "layout:cpu:random"}')
     name = "models:/layout.cpu.random@champion"
 
@@ -140,14 +134,13 @@ def test_a_model_may_be_one_of_mlflow(programs: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("hlorank.runs.find.model_folder", {name: programs}.__getitem__)
     monkeypatch.setattr("hlorank_collect.run_tasks.run_tasks", run_tasks)
-    assert main(["autotune", "user_programs:dots", *SHAPES, "--model", name]) == 0
+    autotune("user_programs:dots", *SHAPES, "--model", name)
 
 
 @pytest.mark.slow
-def test_a_real_model_is_tuned_with_one_example(programs: Path, shared_data: Path) -> None:
+def test_a_real_model_is_tuned_with_one_example(programs: Path, autotune: Command, shared_data: Path) -> None:
     file = shared_data / "hlo" / "imagenette.inference.hlo.txt.xz"
-    settings = ["--random", "--candidates", "4", "--top", "2", "--rounds", "4"]
-    assert main(["autotune", str(file), "--scale-batch", "1", "--allow-busy", *settings]) == 0
+    autotune(file, "--scale-batch", 1, "--allow-busy", "--random", "--candidates", 4, "--top", 2)
     assert len(read_json(programs / "tuned/imagenette.inference.b1.json")["measured"]) == 2
 
 
@@ -172,11 +165,7 @@ def test_wrong_usage_is_one_line(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("jax", reason="needs jax (extra collect)")
-    assert main([*arguments, "--out", str(tmp_path / "out")]) == 2
-    captured = capsys.readouterr()
-    assert captured.err.startswith("error: ")
-    assert message in captured.err
-    assert captured.err.count("\n") == 1
+    assert message in Command(capsys, *arguments).error("--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

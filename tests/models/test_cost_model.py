@@ -106,12 +106,6 @@ def test_mixing_bounds_the_nodes_that_vary() -> None:
         assert max_varied_nodes(recipe, segment) == 60
 
 
-@pytest.mark.parametrize("aggregation", ["mean", "sum"])
-def test_aggregation(aggregation: str) -> None:
-    model, total = make_model(aggregation=aggregation), torch.randn(3, 12, dtype=torch.float64)
-    assert_exact(model.score(total, 4), model.head(total / 4 if aggregation == "mean" else total)[:, 0])
-
-
 @pytest.mark.parametrize("pooling", [[name] for name in (*POOLINGS, "reproductions:l2_sum")] + [["max", "sum", "mean"]])
 def test_poolings(pooling: list[str]) -> None:
     model, graph = make_model(pooling=pooling), make_inputs(segments=2)
