@@ -60,7 +60,7 @@ def test_experiments_are_columns(tmp_path: Path) -> None:
     (tmp_path / ".venv").mkdir()
     for name in ("pyproject.toml", "constraints.txt", ".venv/.ready"):
         (tmp_path / name).touch()
-    command = ["make", "-s", "-f", SCRIPT.parents[1] / "Makefile", "experiments"]
+    command = ["make", "-s", "-f", str(SCRIPT.parents[1] / "Makefile"), "experiments"]
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     rows = [" ".join(line.split()) for line in done.stdout.splitlines()]
