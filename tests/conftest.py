@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
+from playwright.sync_api import sync_playwright
 
 from hlorank.config import Config, extension_point
 from hlorank.data.collection import Collection
@@ -66,14 +67,14 @@ def shared_data() -> Path:
     return folder.resolve()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # longer, its event loop would disturb tests with their own
 def browser() -> Iterator[Browser]:
     """A headless Chromium; tests that need it are skipped where there is none."""
     program = chromium()
     if program is None:
         pytest.skip(f"none of the browsers {', '.join(PROGRAMS)} is installed")
-    with Browser(program) as opened:
-        yield opened
+    with sync_playwright() as playwright, playwright.chromium.launch(executable_path=program) as opened:
+        yield Browser(opened.new_page())
 
 
 @pytest.fixture(scope="session")

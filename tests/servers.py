@@ -12,7 +12,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -29,6 +29,16 @@ def free_port() -> int:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
     return port
+
+
+def wait_for(address: str) -> None:
+    """Wait until a server listens."""
+    host, _, port = address.partition(":")
+    for _ in range(100):
+        with suppress(OSError), socket.create_connection((host, int(port))):
+            return
+        time.sleep(0.1)
+    pytest.fail(f"nothing listens on {address}")
 
 
 @contextmanager

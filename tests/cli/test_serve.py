@@ -10,7 +10,8 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import pytest
 from hlorank.files import write_json
 from hlorank.runs.pyfunc import make_request
 from tests.cli.conftest import Command
-from tests.servers import command, running
+from tests.servers import command, free_port, running, wait_for
 
 
 @pytest.fixture
@@ -106,9 +107,9 @@ def test_rank_register_and_serve_on_a_tracking_server(
                 assert "npz: expected the bytes of an npz file in base64" in error["message"]
 
 
-@pytest.mark.slow
-def test_a_signal_ends_the_server_after_its_last_response(model: Path, graphs: list[Path]) -> None:
-    body = json.dumps(make_request(graphs * 20, 1)).encode()
+@contextmanager
+def serving(model: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run `hlorank serve`, whose output nobody reads after the first line; yield process and address."""
     started = command("hlorank", "serve", "--model", model, "--port", 0)
     environment = {**os.environ, "MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT": "600"}
     with subprocess.Popen(
@@ -116,16 +117,77 @@ def test_a_signal_ends_the_server_after_its_last_response(model: Path, graphs: l
     ) as process:
         try:
             assert process.stdout is not None
-            assert process.stderr is not None
-            host, _, port = process.stdout.readline().rpartition("http://")[2].strip().partition(":")
-            with socket.create_connection((host, int(port)), 300) as client:
-                headers = "Host: x", "Content-Type: application/json", f"Content-Length: {len(body)}"
-                client.sendall("\r\n".join(["POST /invocations HTTP/1.1", *headers, "", ""]).encode() + body)
-                time.sleep(1)  # the request is read, and perhaps ranked
-                process.send_signal(signal.SIGTERM)
-                received = b"".join(iter(lambda: client.recv(2**16), b""))
-            assert received.startswith(b"HTTP/1.1 200")
-            assert received.count(b'"configurations"') == 40
-            assert "Traceback" not in process.stderr.read()
+            yield process, process.stdout.readline().rpartition("http://")[2].strip()
         finally:
             process.kill()
+
+
+def connected(address: str) -> socket.socket:
+    """Return a connection to a server."""
+    host, _, port = address.partition(":")
+    return socket.create_connection((host, int(port)), 300)
+
+
+def headers(body: str) -> bytes:
+    """Return the headers of a request of rankings, whose body is described by one of them."""
+    lines = "POST /invocations HTTP/1.1", "Host: x", "Content-Type: application/json", body, "", ""
+    return "\r\n".join(lines).encode()
+
+
+def sent(address: str, *parts: bytes) -> bytes:
+    """Return the first line of the response to the parts of a request; none where the client leaves after them."""
+    with connected(address) as client:
+        for part in parts:
+            client.sendall(part)
+        return client.recv(2**12).partition(b"\r\n")[0] if part else b""
+
+
+@pytest.mark.slow
+def test_wrong_requests_do_not_fill_the_output(model: Path, graphs: list[Path]) -> None:
+    with serving(model) as (_, address):
+        for _ in range(400):  # what is written of each would fill a pipe of 64 KiB
+            sent(address, headers("Content-Length: 10"), b"{", b"")
+            assert sent(address, b"GET / \r\n\r\n").startswith(b"HTTP/1.1 400")
+        assert posted(address, json.dumps(make_request(graphs)).encode())[0] == 200
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+def test_the_proxy_of_the_page_refuses_what_the_server_does_not(
+    model: Path, graphs: list[Path], tmp_path: Path
+) -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/serve.md").read_text(encoding="utf-8")
+    body, proxy = json.dumps(make_request(graphs)).encode(), f"127.0.0.1:{free_port()}"
+    length = headers(f"Content-Length: {len(body)}")
+    with serving(model) as (_, address), ExitStack() as stack:
+        block = page.partition("```nginx\n")[2].partition("```")[0].replace("443 ssl", proxy)
+        paths = "".join(f"{of}_temp_path {tmp_path};" for of in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+        text = f"user root; events {{}} http {{ access_log off; {paths} {block.replace('127.0.0.1:5002', address)} }}"
+        (tmp_path / "nginx.conf").write_text(text)
+        options = "-p", tmp_path, "-c", "nginx.conf", "-g", f"daemon off; error_log {tmp_path}/log; pid {tmp_path}/pid;"
+        stack.callback(stack.enter_context(subprocess.Popen(["nginx", *map(str, options)])).terminate)
+        wait_for(proxy)
+        assert posted(proxy, body)[0] == 200
+        assert b" 413 " in sent(proxy, headers(f"Content-Length: {2**27}"), b"a")
+        with suppress(OSError):  # it may close the connection before all is sent
+            chunk = b"%x\r\n%b\r\n" % (2**20, bytes(2**20))
+            assert b" 413 " in sent(proxy, headers("Transfer-Encoding: chunked"), *[chunk] * 80)
+        assert sent(proxy, length, body[:10]) == b""  # closed after client_body_timeout
+        assert sent(proxy, length[:20]) in (b"", b"HTTP/1.1 408 Request Time-out")
+        for _ in range(8):
+            stack.enter_context(connected(proxy)).sendall(length + body[:10])
+        assert b" 503 " in sent(proxy, length, body)
+
+
+@pytest.mark.slow
+def test_a_signal_ends_the_server_after_its_last_response(model: Path, graphs: list[Path]) -> None:
+    body = json.dumps(make_request(graphs * 20, 1)).encode()
+    with serving(model) as (process, address), connected(address) as client:
+        client.sendall(headers(f"Content-Length: {len(body)}") + body)
+        time.sleep(1)  # the request is read, and perhaps ranked
+        process.send_signal(signal.SIGTERM)
+        received = b"".join(iter(lambda: client.recv(2**16), b""))
+        assert received.startswith(b"HTTP/1.1 200")
+        assert received.count(b'"configurations"') == 40
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()

@@ -42,7 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
 
         from hlorank.runs.pyfunc import scoring_server
 
-        server = uvicorn.Server(uvicorn.Config(scoring_server(ranker), log_level="warning", ws="none"))
+        # A line for each wrong request would fill an output that nobody reads, and then stop the server.
+        server = uvicorn.Server(uvicorn.Config(scoring_server(ranker), log_level="error", ws="none"))
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
         about = f"{model} ({ranker.spec.method} of {ranker.collection}) at http://{host}:{bound.getsockname()[1]}"
         sys.stdout.write(f"{one_line(f'hlorank serves {about}')}\n")

@@ -158,7 +158,16 @@ def scoring_server(ranker: Ranker) -> Any:
 
     served = RankingModel(ranker, MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT.get())
     model = SimpleNamespace(predict=partial(served.predict, None))
-    return server.init(PyFuncModel(Model(signature=_signature(), flavors={FLAVOR_NAME: {}}), model))
+    application = server.init(PyFuncModel(Model(signature=_signature(), flavors={FLAVOR_NAME: {}}), model))
+
+    async def respond(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await application(scope, receive, send)
+        except Exception as error:
+            if type(error).__name__ != "ClientDisconnect":  # whose tracebacks fill an output that nobody reads
+                raise
+
+    return respond
 
 
 def requirements() -> list[str]:
@@ -176,8 +185,9 @@ def _code_of(plugins: Iterable[str]) -> list[str]:
 def log_package(folder: Path, spec: Spec, run_id: str, **registered: Any) -> Any:
     """Log a package of a model folder as a model of a run, without changing the run's state or end.
 
-    The package has weights and specification as its artifact `model`, the code of hlorank and of the model's plugins, a
-    signature and pinned requirements, nothing pickled. `registered` has registered_model_name, and tags of the version.
+    The package contains the weights and specification as its artifact `model`, the package hlorank, the source code of
+    the plugins of the model, a signature and the pinned requirements of hlorank; nothing in it is pickled. `registered`
+    has registered_model_name and tags of the version that is registered.
     """
     # Without it, MLflow would put the package into its default experiment.
     mlflow.set_experiment(experiment_id=mlflow.get_run(run_id).info.experiment_id)
