@@ -15,16 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, cast
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
-from harness import Parser, run  # type: ignore[import-not-found] # same folder
-from omegaconf import OmegaConf
+from harness import Parser, composed, run  # type: ignore[import-not-found] # same folder
 
-from hlorank.config import FeaturizeConfig, ModelConfig, PartitionConfig, SegmentsConfig
+from hlorank.config import Config, FeaturizeConfig, ModelConfig, PartitionConfig
 from hlorank.data.collection import Collection
 from hlorank.data.configurations import MeasuredGraph
 from hlorank.featurize.featurize_graph import featurize_graph
@@ -42,18 +41,11 @@ from hlorank.training.methods import METHODS
 from hlorank.training.step_plans import PlannedStep, Step, StepPlanner, bytes_per_state
 
 MAX_NODES, MARGIN = 1000, 0.1
-SEGMENTS = SegmentsConfig(
-    sampled=1,
-    aggregation="mean",
-    missing="reweight",
-    keep_probability=0.5,
-    table_bytes=2**30,
-    table_dtype="float32",
-    configs_per_graph=None,
-    redraw_epochs=1,
-    finetune_epochs=1,
+OVERRIDES = (
+    *("featurize.log_range=20", "featurize.prune_hops=null", "featurize.derived=[]", "model.opcode_init=false"),
+    *("segments.missing=reweight", "segments.configs_per_graph=null", "segments.redraw_epochs=1"),
 )
-MODEL = Path(__file__).resolve().parents[1] / "conf/model/sage.yaml"
+CONFIG: Config = composed("layout/synthetic/random", OVERRIDES, 0, Path())
 FORMS = {"dense form": False, "compressed": True}
 
 
@@ -73,17 +65,7 @@ class Workload:
     @classmethod
     def of(cls, measured: MeasuredGraph, width: int, device: str = "cpu") -> Workload:
         """Featurize the graph, with all of its nodes, and cuts it; GraphSAGE."""
-        options = FeaturizeConfig(
-            scaling="standard",
-            log_range=20.0,
-            opcode_width=16,
-            prune_hops=None,
-            prune_edges=False,
-            protobuf=False,
-            derived=[],
-        )
-        known = cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.load(MODEL)))
-        return cls.made(measured, options, ModelConfig(**{**known, "width": width, "opcode_init": False}), device)
+        return cls.made(measured, CONFIG.featurize, CONFIG.model.model_copy(update={"width": width}), device)
 
     @classmethod
     def made(cls, measured: MeasuredGraph, options: FeaturizeConfig, config: ModelConfig, device: str) -> Workload:
@@ -118,7 +100,7 @@ class Training:
     def __init__(self, workload: Workload, method: str, configurations: int, memory_bytes: int | None = None) -> None:
         specification, self.model = METHODS[method], workload.model
         self.graph = workload.whole if specification.whole_graph else workload.graph
-        self.combine = Aggregator(self.model, specification, SEGMENTS)
+        self.combine = Aggregator(self.model, specification, CONFIG.segments)
         self._parameters = [*self.model.parameters()]  # as an optimizer has them
         self._planner = StepPlanner.of(self.model, specification)
         rows, labels = self.graph.targets
