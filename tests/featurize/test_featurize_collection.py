@@ -21,12 +21,13 @@ from hlorank.featurize.feature_store import FeatureStore, graph_folder, skip_rea
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.featurize.featurize_collection import CODE, featurize_collection, featurize_files
 from hlorank.featurize.featurize_graph import featurize_graph
-from hlorank.files import DataError, read_json, sha256_file
+from hlorank.files import DataError, read_json
 from hlorank.hlo.extra import extra_features, extra_path, write_extra
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.program import Program, flatten
 from tests.featurize.small_graphs import fitted, layout_graph, tile_graph
 from tests.sections import featurize_config
+from tests.trees import contents
 
 LAYOUT = Collection("layout", "cpu", "random")
 TILE = Collection("tile", "cpu")
@@ -62,10 +63,6 @@ def raw(tmp_path: Path) -> Path:
             measured = make(name, seed=seed, configurations=1 if name == "same" else 9)
             write_graph(root / collection.path / split / f"{name}.npz", measured)
     return root
-
-
-def digests(root: Path) -> dict[str, str]:
-    return {str(path.relative_to(root)): sha256_file(path) for path in sorted(root.rglob("*")) if path.is_file()}
 
 
 def changed_at(root: Path) -> dict[str, int]:
@@ -124,7 +121,7 @@ def test_features_of_unchanged_graphs_are_kept_and_only_train_is_fitted(tmp_path
     assert not list((output / "graphs/test").iterdir())
     featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "fresh")
     shutil.rmtree(output / "graphs/test")
-    assert digests(output) == digests(tmp_path / "fresh")
+    assert contents(output) == contents(tmp_path / "fresh")
 
 
 def test_other_code_or_options_featurize_graphs_again(
@@ -179,11 +176,11 @@ def test_an_interrupted_write_leaves_the_old_folder(tmp_path: Path, monkeypatch:
     features = featurize_graph(measured, fitted("layout:xla:random", measured))
     folder, key = tmp_path / "graph", {"source": "a"}
     entry = write_graph_features(folder, features, measured.graph, key)
-    before = digests(tmp_path)
+    before = contents(tmp_path)
     monkeypatch.setattr("hlorank.featurize.feature_store.write_json", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_graph_features(folder, replace(features, runtime=2 * features.runtime), measured.graph, {"source": "b"})
-    assert digests(tmp_path) == before
+    assert contents(tmp_path) == before
     assert (stored_entry(folder, key), stored_entry(folder, {"source": "b"})) == (entry, None)
 
 
@@ -196,7 +193,7 @@ def test_a_kill_leaves_an_incomplete_store_that_the_next_run_completes(tmp_path:
         FeatureStore(output)
     for folder in (output, tmp_path / "whole"):
         featurize_collection(raw, LAYOUT, CONFIG, folder)
-    assert digests(output) == digests(tmp_path / "whole")
+    assert contents(output) == contents(tmp_path / "whole")
 
 
 def test_all_bad_files_and_an_empty_train_split_are_named(tmp_path: Path, raw: Path) -> None:

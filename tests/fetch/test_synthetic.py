@@ -21,6 +21,7 @@ from hlorank.fetch import synthetic
 from hlorank.fetch.synthetic import RuntimeModel, SyntheticConfig, fetch, layout_graph
 from hlorank.fetch.synthetic_graphs import ELEMENTWISE, build_graph
 from hlorank.hlo.node_features import COLUMNS, OPCODES, SHAPE
+from tests.trees import contents
 
 NAMES = {number: name for name, number in OPCODES.items()}
 RANDOM, DEFAULT = Collection.parse("layout:synthetic:random"), Collection.parse("layout:synthetic:default")
@@ -51,10 +52,6 @@ def operands(graph: Graph, node: int) -> list[int]:
     return [*graph.edge_index[graph.edge_index[:, 0] == node, 1].tolist()]
 
 
-def tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.mark.parametrize("collection", [RANDOM, DEFAULT], ids=str)
 def test_fetch_writes_the_tree_and_resumes_to_the_same_bytes(collection: Collection, tmp_path: Path) -> None:
     output = tmp_path / collection.path
@@ -66,12 +63,12 @@ def test_fetch_writes_the_tree_and_resumes_to_the_same_bytes(collection: Collect
             assert not measured.measurements.withheld
             assert len(measured.measurements) == 40
             assert 60 <= measured.graph.nodes <= 200
-    whole = tree(output)
+    whole = contents(output)
     (output / "train/synthetic_train_001.npz").unlink()
     (output / "train/.synthetic_train_001.npz.x1.partial").write_bytes(b"half")
     kept = (output / "train/synthetic_train_000.npz").stat()
     fetch(collection, CONFIG, output)
-    assert tree(output) == whole
+    assert contents(output) == whole
     assert (output / "train/synthetic_train_000.npz").stat().st_mtime_ns == kept.st_mtime_ns
 
 
@@ -79,20 +76,20 @@ def test_graphs_depend_on_settings_and_code_and_not_on_their_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetch(RANDOM, CONFIG, tmp_path)
-    before = tree(tmp_path)
+    before = contents(tmp_path)
     assert len(set(before.values())) == len(before)
     (tmp_path / "valid/other.npz").write_bytes(b"stale")
     fetch(RANDOM, CONFIG.model_copy(update={"train": 3, "valid": 0}), tmp_path)
-    after = tree(tmp_path)
+    after = contents(tmp_path)
     assert set(after) == (set(before) | {"train/synthetic_train_002.npz"}) - {"valid/synthetic_valid_000.npz"}
     assert all(after[name] == before[name] for name in set(after) & set(before))
     fetch(RANDOM, CONFIG.model_copy(update={"seed": 4}), tmp_path)
-    other = tree(tmp_path)
+    other = contents(tmp_path)
     assert set(other) == set(before)
     assert all(other[name] != before[name] for name in other)
     monkeypatch.setattr(synthetic, "code_digest", lambda *_: "other")
     fetch(RANDOM, CONFIG, tmp_path)
-    assert {**tree(tmp_path), "synthetic.json": b""} == {**before, "synthetic.json": b""}
+    assert {**contents(tmp_path), "synthetic.json": b""} == {**before, "synthetic.json": b""}
 
 
 def test_generated_data_are_layouts_that_are_labelled_so_of_settings_in_range(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from hlorank.fetch import tpugraphs
 from hlorank.fetch.tpugraphs import COLLECTIONS, TpuGraphsConfig
 from hlorank.files import DataError, read_json
 from tests.fetch.conftest import Server, member, tar
+from tests.trees import contents
 
 XLA = Collection.parse("layout:xla:default")
 TRAIN = "npz_layout_xla_default_train.tar"
@@ -51,15 +52,6 @@ def stored(folder: Path, seed: int = 0) -> Path:
     for name, data in archives(seed=seed).items():
         (folder / name).write_bytes(data)
     return folder
-
-
-def tree(root: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file in a folder, hidden ones included."""
-    return {
-        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(root.rglob("*"))
-        if path.is_file()
-    }
 
 
 def fetch(base_url: str | Path, root: Path, *splits: Split, keep: bool = False, collection: Collection = XLA) -> Path:
@@ -106,11 +98,11 @@ def test_every_collection_is_fetched_once(server: Server, tmp_path: Path, addres
         assert [file.read_bytes() for file in files] == [npz(10 * place + name, 50_000) for name in range(2)]
     assert (output / "LICENSE").read_bytes() == b"licence text\n"
     kept = {*server.files} if keep else {"LICENSE"}
-    assert tree(tmp_path / "downloads").keys() == kept | {".lock", "archives.json"}
+    assert contents(tmp_path / "downloads").keys() == kept | {".lock", "archives.json"}
     assert recorded(tmp_path) == {name: digest(data) for name, data in server.files.items()}
-    before = tree(tmp_path)
+    before = contents(tmp_path)
     fetch(server.base_url, tmp_path, keep=keep, collection=collection)
-    assert tree(tmp_path) == before
+    assert contents(tmp_path) == before
     shutil.rmtree(tmp_path / "downloads")  # as after `dvc pull` in a fresh clone
     fetch(server.base_url, tmp_path, keep=keep, collection=collection)
     assert len(server.requests) == 4
@@ -162,7 +154,7 @@ def test_damaged_files_are_replaced_from_a_kept_archive_unless_that_is_damaged_t
 ) -> None:
     output, cache, kept = tmp_path / "raw" / XLA.path, tmp_path / "cache", tmp_path / "downloads" / TRAIN
     fetch(served.base_url, tmp_path, keep=True)
-    before = tree(output)
+    before = contents(output)
     shutil.copytree(output, cache, copy_function=os.link)  # as DVC links its cache
     for path in cache.rglob("*.*"):
         path.chmod(0o444)
@@ -171,7 +163,7 @@ def test_damaged_files_are_replaced_from_a_kept_archive_unless_that_is_damaged_t
     (output / "train" / "train_0.npz").write_bytes(b"damaged")
     (output / "test" / "stale.npz").write_bytes(npz(99))
     fetch(served.base_url, tmp_path, keep=True)
-    assert tree(output) == tree(cache) == before
+    assert contents(output) == contents(cache) == before
     assert len(served.requests) == 4
     assert (output / "train" / "train_1.npz").stat().st_nlink == 1
     data = bytearray(kept.read_bytes())
@@ -180,7 +172,7 @@ def test_damaged_files_are_replaced_from_a_kept_archive_unless_that_is_damaged_t
     (output / "train" / "train_0.npz").write_bytes(b"damaged")
     with caplog.at_level(logging.WARNING):
         fetch(served.base_url, tmp_path, keep=True)
-    assert tree(output) == before
+    assert contents(output) == before
     assert kept.read_bytes() == GOOD
     assert served.requests[4:] == [TRAIN]
     (message,) = caplog.messages
@@ -200,7 +192,7 @@ def test_a_corrupted_archive_leaves_nothing(served: Server, tmp_path: Path, arch
     with pytest.raises(DataError, match=TRAIN):
         fetch(served.base_url, tmp_path, "train")
     files = {f"raw/{XLA.path.as_posix()}/LICENSE", *(f"downloads/{name}" for name in (".lock", "LICENSE"))}
-    assert set(tree(tmp_path)) == files | {"downloads/archives.json"}, "neither half a split nor a staging folder"
+    assert set(contents(tmp_path)) == files | {"downloads/archives.json"}, "neither half a split nor a staging folder"
     assert TRAIN not in recorded(tmp_path), "only sound archives are recorded"
     served.files[TRAIN] = GOOD
     output = fetch(served.base_url, tmp_path, "train")
@@ -212,14 +204,14 @@ def test_a_corrupted_archive_leaves_nothing(served: Server, tmp_path: Path, arch
 
 def test_a_folder_of_archives(tmp_path: Path) -> None:
     mine = stored(tmp_path / "mine")
-    before = tree(mine)
+    before = contents(mine)
     for _ in range(2):
         output = fetch(mine, tmp_path)
-        assert set(tree(output)) == NPZ_NAMES | {"LICENSE", "MANIFEST.json"}
-        assert tree(mine) == before, "the user's archives stay"
+        assert set(contents(output)) == NPZ_NAMES | {"LICENSE", "MANIFEST.json"}
+        assert contents(mine) == before, "the user's archives stay"
     (output / ".MANIFEST.json.abc.partial").write_text("killed")
     fetch(mine, tmp_path, "valid")
-    assert set(tree(output)) == {"LICENSE", "MANIFEST.json", "valid/valid_0.npz", "valid/valid_1.npz"}
+    assert set(contents(output)) == {"LICENSE", "MANIFEST.json", "valid/valid_0.npz", "valid/valid_1.npz"}
     (mine / TRAIN).write_bytes(archives(seed=1)[TRAIN])
     with pytest.raises(DataError, match=f"{TRAIN}: content"):
         fetch(mine, tmp_path)
@@ -240,7 +232,7 @@ def test_an_unpacked_tree(tmp_path: Path, below: str, caplog: pytest.LogCaptureF
     with caplog.at_level(logging.WARNING):
         output = fetch(root, tmp_path)
     assert "no LICENSE there" in caplog.text
-    assert set(tree(output)) == NPZ_NAMES | {"MANIFEST.json"}
+    assert set(contents(output)) == NPZ_NAMES | {"MANIFEST.json"}
     unchanged = (output / "train").stat().st_ino
     changed = root / below / XLA.path / "valid" / "valid_0.npz"
     changed.write_bytes(npz(99))
@@ -289,7 +281,7 @@ def kill_everywhere(base_url: str, root: Path) -> None:
         shutil.copytree(root / "start", root / "folder")
         was_killed = is_killed(base_url, root / "folder", writes)
         fetch(base_url, root / "folder", "train")
-        assert tree(root / "folder") == tree(root / "expected"), writes
+        assert contents(root / "folder") == contents(root / "expected"), writes
         shutil.rmtree(root / "folder")
         writes += 1
     assert writes > 30

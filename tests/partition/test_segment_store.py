@@ -22,6 +22,7 @@ from hlorank.partition.partitioners import partition_graph
 from hlorank.partition.segment_store import PartitionStore, partition_collection, segment_rows
 from hlorank.partition.segments import whole_graph
 from tests.sections import featurize_config
+from tests.trees import contents
 
 LAYOUT = Collection.parse("layout:synthetic:random")
 PARTITION = PartitionConfig(algorithm="metis", max_nodes=20, halo=0)
@@ -56,10 +57,6 @@ def output(features: Path, tmp_path: Path) -> Path:
     """The partitions of three, two and one graphs."""
     partition_collection(features, PARTITION, tmp_path / "segments")
     return tmp_path / "segments"
-
-
-def digests(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
 def mark(root: Path) -> None:
@@ -115,7 +112,7 @@ def test_a_kill_does_not_change_a_byte(features: Path, output: Path, tmp_path: P
     with pytest.raises(DataError, match="stage partition"):
         PartitionStore(tmp_path / "killed", FeatureStore(features))
     partition_collection(features, PARTITION, tmp_path / "killed")
-    assert digests(output) == digests(tmp_path / "killed")
+    assert contents(output) == contents(tmp_path / "killed")
 
 
 def test_partitions_of_unchanged_graphs_are_kept_and_others_removed(
@@ -174,19 +171,19 @@ def test_the_partition_of_tile_kernels_is_recorded_without_arrays(tiny_collectio
 
 
 def test_bad_options_leave_everything_as_it_was(features: Path, output: Path, tmp_path: Path) -> None:
-    before = digests(output)
+    before = contents(output)
     with pytest.raises(ConfigError, match=r"partition\.algorithm=louvain"):
         partition_collection(features, PARTITION.model_copy(update={"algorithm": "louvain"}), output)
     with pytest.raises(DataError, match="stage featurize"):
         partition_collection(tmp_path / "nothing", PARTITION, output)
-    assert digests(output) == before
+    assert contents(output) == before
 
 
 @pytest.mark.parametrize("name", ["made_from.json", "segment_of.npy", "local_codes.npy", "halo.npy"])
 def test_a_damaged_partition_or_that_of_another_graph_is_named_and_made_again(
     features: Path, output: Path, name: str
 ) -> None:
-    before, store = digests(output), FeatureStore(features)
+    before, store = contents(output), FeatureStore(features)
     graph = store.graphs("train")[0]
     path = graph_folder(output, "train", graph) / name
     good = path.read_bytes()
@@ -201,7 +198,7 @@ def test_a_damaged_partition_or_that_of_another_graph_is_named_and_made_again(
             with pytest.raises(DataError, match=rf"{graph}.*{name[:-4]}"):
                 PartitionStore(output, store).open("train", graph)
         partition_collection(features, PARTITION, output)
-        assert digests(output) == before
+        assert contents(output) == before
     (output / "spec.json").write_text('{"algorithm": "metis"}')
     with pytest.raises(DataError, match=r"spec.json: [\s\S]*max_nodes: "):
         PartitionStore(output, store)
