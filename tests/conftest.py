@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import numpy as np
 import pytest
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from playwright.sync_api import sync_playwright
 
@@ -27,7 +26,7 @@ from hlorank.files import SHARED_VARIABLE, shared_dir
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto
 from hlorank.stages.command import load_composed
 from tests.browser import PROGRAMS, Browser, chromium
-from tests.sections import baseline_config
+from tests.sections import baseline_config, composed
 from tests.tile_kernels import write_tile_kernels
 
 if TYPE_CHECKING:
@@ -90,13 +89,6 @@ def tracking_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@cache
-def _composed(*overrides: str) -> DictConfig:
-    """Compose the real conf/ with some overrides."""
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return compose("config", overrides=list(overrides))
-
-
 @pytest.fixture(scope="session")
 def tiny_collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folders raw, features and segments of layout:synthetic:random and of tile:synthetic, of 3 + 2 + 1 graphs each."""
@@ -108,12 +100,12 @@ def tiny_collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for address in ("layout:synthetic:random", "tile:synthetic"):
         collection = Collection.parse(address)
         sizes = {"train": 3, "valid": 2, "test": 1, "min_nodes": 50, "max_nodes": 70, "configurations": 60}
-        composed = _composed(
+        composition = composed(
             "experiment=synthetic",
             *(f"data.synthetic.{name}={value}" for name, value in sizes.items()),
             "partition.max_nodes=20",
         )
-        config = load_composed(composed)
+        config = load_composed(composition)
         if collection.kind == "layout":
             fetch(collection, config.data, root / "raw" / collection.path)
         else:
@@ -181,9 +173,9 @@ def _settings(folder: Path, collections: Path, tracking_database: Path) -> Setti
 
     def make(**values: Any) -> Config:
         changes = {name.replace("__", "."): value for name, value in values.items()}
-        composed = _composed(*(f"{name}={value}" for name, value in {**fixed, **changes}.items()))
+        composition = composed(*(f"{name}={value}" for name, value in {**fixed, **changes}.items()))
         kept = OmegaConf.from_dotlist([f"{name}={value}" for name, value in places.items() if name not in changes])
-        merged = OmegaConf.merge(composed, kept)
+        merged = OmegaConf.merge(composition, kept)
         assert isinstance(merged, DictConfig)
         return load_composed(merged)
 

@@ -1,17 +1,33 @@
-"""Sections of the configuration for tests: those of conf/ for tiny data; keywords change single values."""
+"""The configuration for tests: conf/ with overrides, and sections for tiny data, of which keywords change values."""
 
 from __future__ import annotations
 
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
 
 from hlorank.config import BaselineConfig, ComputeConfig, FeaturizeConfig
 
+CONF = Path(__file__).parents[1] / "conf"
+
+
+@cache
+def _composed(*overrides: str) -> DictConfig:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("config", overrides=list(overrides))
+
+
+def composed(*overrides: str) -> DictConfig:
+    """Compose conf/ with some overrides."""
+    return deepcopy(_composed(*overrides))
+
 
 def _section(file: str, **changes: Any) -> dict[str, Any]:
-    values: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).parents[1] / "conf" / f"{file}.yaml"))
+    values: Any = OmegaConf.to_container(OmegaConf.load(CONF / f"{file}.yaml"))
     return {**values, **changes}
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hydra import compose, initialize_config_dir
 
 from hlorank.data.collection import SPLITS, Collection, graph_files, measured_family, read_graph, sidecar_path
 from hlorank.fetch.origins import fetch
 from hlorank.files import read_json
 from hlorank.stages.command import load_composed
+from tests.sections import composed
 
 ROOT = Path(__file__).parents[1]
 
@@ -49,8 +49,7 @@ def test_a_tree_is_small_measured_well_and_split_by_family_and_its_pipeline_runs
 ) -> None:
     root = ROOT / "data" / tree.folder
     assert sum(path.stat().st_size for path in root.rglob("*") if path.is_file()) < 8e6
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        config = load_composed(compose("config", list(tree.overrides)))
+    config = load_composed(composed(*tree.overrides))
     present = {path.parent.relative_to(root).as_posix() for path in root.rglob("*.npz")}
     assert {*config.pipeline.layout, *config.pipeline.tile} == tree.least.keys() == present
     assert config.collection in config.pipeline.layout

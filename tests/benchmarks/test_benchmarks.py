@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hydra import compose, initialize_config_dir
 
 from hlorank.data.splits import SplitFile
 from hlorank.files import read_json
 from hlorank.stages.command import load_composed, registries
+from tests.sections import composed
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import comparison  # type: ignore[import-not-found] # of the folder of the benchmarks
@@ -59,11 +59,9 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_every_ablation_composes() -> None:
-    with initialize_config_dir(str(BENCHMARKS.parent / "conf"), version_base="1.3"):
-        for experiment, variants in quality.ABLATIONS.items():
-            for overrides in variants.values():
-                composed = compose("config", overrides=[f"experiment={experiment}", *overrides])
-                load_composed(composed, registries("layers", "losses"))
+    for experiment, variants in quality.ABLATIONS.items():
+        for overrides in variants.values():
+            load_composed(composed(f"experiment={experiment}", *overrides), registries("layers", "losses"))
 
 
 @pytest.mark.parametrize("collection", BUNDLED)

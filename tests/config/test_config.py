@@ -6,13 +6,9 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from copy import deepcopy
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from hlorank.config import (
@@ -37,8 +33,8 @@ from hlorank.config.extension_point import (
 from hlorank.files import DataError, code_digest
 from hlorank.models.serialization import ModelSpec
 from hlorank.stages.command import EXTENSION_POINTS, load_composed, registries
+from tests.sections import CONF, composed
 
-CONF = Path(__file__).parents[2] / "conf"
 OPTIONS = sorted((path.parent.name, path.stem) for path in CONF.glob("*/*.yaml"))
 MakePlugin = Callable[[str, str], None]
 PLUGIN = """
@@ -60,16 +56,6 @@ def of_two(one, two):
     return two
 """
 GLOBAL = {"experiment", "hparams_search"}  # groups whose options set values of all groups
-
-
-@cache
-def _composed(*overrides: str) -> DictConfig:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose("config", overrides=list(overrides))
-
-
-def composed(*overrides: str) -> DictConfig:
-    return deepcopy(_composed(*overrides))
 
 
 def changed(values: dict[str, Any]) -> DictConfig:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override
@@ -27,6 +26,7 @@ from hlorank.data.collection import Collection
 from hlorank.models.baselines.baseline import BASELINES
 from hlorank.stages.command import load_composed
 from hlorank.training.methods import METHODS
+from tests import sections
 from tests.docs.blocks import PAGES, ROOT, blocks, commands
 
 # Files that a reader has, in addition to those of the repository.
@@ -55,8 +55,7 @@ def _values(override: Override) -> list[str]:
 @cache
 def _composed(overrides: tuple[str, ...]) -> Config:
     """Return a validated configuration."""
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        config = load_composed(compose("config", overrides=list(overrides)))
+    config = load_composed(sections.composed(*overrides))
     Collection.parse(config.collection)
     assert config.method in {*METHODS, *BASELINES}
     return config

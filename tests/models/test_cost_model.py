@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from torch import Tensor
 from torch.nn.functional import gelu, leaky_relu, normalize, relu
 
@@ -37,8 +35,8 @@ from tests.models.dense_form import (
     scores_of,
 )
 from tests.models.oracles import ORACLES, graph_of
+from tests.sections import composed
 
-CONF = Path(__file__).parents[2] / "conf"
 WIDTH = 8
 leaky = partial(leaky_relu, negative_slope=0.2)
 
@@ -77,8 +75,7 @@ def states() -> Tensor:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_blocks_equal_their_equations(name: str, kernel: Segment) -> None:
     directions, equation = PUBLISHED[name]
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = load_composed(compose("config", overrides=[f"experiment={name}"])).model
+    config = load_composed(composed(f"experiment={name}")).model
     torch.manual_seed(0)
     block = Block(config.block, config.model_copy(update={"width": WIDTH}), "model.block").double().eval()
     for key, parameter in block.named_parameters():
