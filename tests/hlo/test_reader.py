@@ -337,6 +337,19 @@ ADD = entry(2, b"add")
 EMPTY = {1: entry(1, b""), 2: entry(2, b""), 3: entry(3, b"")}
 
 
+@pytest.mark.parametrize("nest", [[3, 2, 3], [1, 3, 2, 3], [1, 1, 3, 2, 3]], ids=["module", "HloProto", "TuningData"])
+def test_a_file_nested_deeper_than_protobuf_reads_is_not_called_truncated(tmp_path: Path, nest: list[int]) -> None:
+    data = b""
+    for number in [*nest, *[4] * 150][::-1]:  # the instruction's shape is a tuple of tuples
+        data = entry(number, data)
+    (tmp_path / "a.pb").write_bytes(data)
+    with pytest.raises(DataError, match=r"a\.pb: .*nests deeper"):
+        list(read_records(tmp_path / "a.pb"))
+    (tmp_path / "a.pb").write_bytes(data[:-1])
+    with pytest.raises(DataError, match="truncated"):
+        list(read_records(tmp_path / "a.pb"))
+
+
 @pytest.fixture
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Divide all limits by a thousand, but for 8 runs."""

@@ -118,11 +118,13 @@ def graph_name(path: Path) -> str:
 
 
 def _parse(message: type[_M], data: bytes) -> _M:
-    """Parse a message of a limited size; bytes that are not a message give an empty message."""
+    """Parse a message of a limited size and depth; bytes that are not a message give an empty message."""
     check_counts(message, data)
     try:
         return message.FromString(data)
-    except DecodeError:
+    except DecodeError as error:
+        if re.search("depth|nesting", str(error), re.IGNORECASE):  # by upb, and in Python; it has no class of its own
+            raise DataError("file", "messages that protobuf reads", "one that nests deeper than its limit") from None
         return message()
 
 
