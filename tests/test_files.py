@@ -132,6 +132,13 @@ def test_broken_json_is_named(tmp_path: Path, content: bytes | None) -> None:
 ROWS = np.arange(6, dtype=np.int16).reshape(2, 3)
 
 
+def test_texts_that_are_formulas_to_a_spreadsheet_are_quoted_but_numbers() -> None:
+    for text in ("=1+1", "+A", "-1+1", "@A", "\t=1", "-", "+1e"):
+        assert files.csv_cell(text) == f"'{text}"
+    for value in ("-1", "+.5e-3", "-2.", "a=1", "", -1, None):
+        assert files.csv_cell(value) is value
+
+
 @pytest.mark.parametrize("array", [ROWS, ROWS.T, np.zeros((0, 3), dtype=np.float32), np.array(2.5)])
 def test_arrays_map_back_read_only_and_truncated_ones_are_refused(tmp_path: Path, array: Any) -> None:
     path = tmp_path / "a.npy"

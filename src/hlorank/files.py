@@ -41,6 +41,7 @@ MAX_MESSAGE = 500
 
 # An http address has no / in its user and password; the password in that of a database may have any character.
 _USER = re.compile(r"(?<=http://|ttps://)[^/?#\s]*@|(?<!http://|ttps://)(?<=://)[^/:@\s]*(?::\S*)?@", re.IGNORECASE)
+_NUMBER = re.compile(r"[+-](\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
 _SECRET = re.compile(
     r"(?<=[?&;])([\w.-]*(?:token|passw|pwd|secret|key|credential|auth|sig|session)[\w.-]*=)[^&;#\s'\"]+", re.IGNORECASE
 )
@@ -205,8 +206,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def csv_cell(value: object) -> object:
-    """Return a value as a cell of a CSV file: `'` comes before a text that is a formula to a spreadsheet."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+    """Return a value as a cell of a CSV file: `'` comes before a text that is a formula to a spreadsheet, unlike -1."""
+    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return value
+    return value if _NUMBER.fullmatch(value) else f"'{value}"
 
 
 def write_json(path: Path, value: object) -> None:

@@ -108,10 +108,10 @@ def test_rank_register_and_serve_on_a_tracking_server(
 
 
 @contextmanager
-def serving(model: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(model: Path, seconds: int = 600) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run `hlorank serve`, whose output nobody reads after the first line; yield process and address."""
     started = command("hlorank", "serve", "--model", model, "--port", 0)
-    environment = {**os.environ, "MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT": "600"}
+    environment = {**os.environ, "MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT": str(seconds)}
     with subprocess.Popen(
         started, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -177,6 +177,15 @@ def test_the_proxy_of_the_page_refuses_what_the_server_does_not(
         for _ in range(8):
             stack.enter_context(connected(proxy)).sendall(length + body[:10])
         assert b" 503 " in sent(proxy, length, body)
+
+
+@pytest.mark.slow
+def test_a_client_that_sends_no_more_does_not_keep_the_server_from_its_end(model: Path) -> None:
+    with serving(model, seconds=1) as (process, address), connected(address) as client:
+        client.sendall(headers("Content-Length: 10") + b"{")
+        time.sleep(1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == -signal.SIGTERM
 
 
 @pytest.mark.slow

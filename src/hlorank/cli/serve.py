@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import socket
 import sys
 from contextlib import suppress
@@ -39,11 +40,14 @@ def run(arguments: argparse.Namespace) -> int:
         model = resolve_alias(arguments.model)
         ranker = open_ranker(model, arguments.memory, arguments.accelerator)
         import uvicorn
+        from mlflow.environment_variables import MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT
 
         from hlorank.runs.pyfunc import scoring_server
 
         # A line for each wrong request would fill an output that nobody reads, and then stop the server.
-        server = uvicorn.Server(uvicorn.Config(scoring_server(ranker), log_level="error", ws="none"))
+        limits: dict[str, Any] = {"log_level": "error", "ws": "none"}
+        limits["timeout_graceful_shutdown"] = math.ceil(MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT.get())
+        server = uvicorn.Server(uvicorn.Config(scoring_server(ranker), **limits))
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
         about = f"{model} ({ranker.spec.method} of {ranker.collection}) at http://{host}:{bound.getsockname()[1]}"
         sys.stdout.write(f"{one_line(f'hlorank serves {about}')}\n")

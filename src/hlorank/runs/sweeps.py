@@ -25,7 +25,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, errors, open_dict, read_write
 
 from hlorank.config import Config, ConfigError, TrackingConfig, load
-from hlorank.files import LOCKS, fingerprint, one_line, one_process, redact_credentials
+from hlorank.files import LOCKS, csv_cell, fingerprint, one_line, one_process, redact_credentials
 from hlorank.metrics import BEST_TAU, TRAIN_SECONDS
 from hlorank.runs import store
 from hlorank.runs.find import tagged_runs
@@ -237,7 +237,7 @@ class Sweep:
             note = "".join(f"```\n{text}\n```\n" for text in texts) + self._earlier()
             client.set_tag(self.run_id, store.NOTE, note[: store.NOTE_LENGTH])
             for name, shown in (("jobs", jobs), ("seeds", seeds)):
-                client.log_text(self.run_id, shown.to_csv(index=False), f"sweep/{name}.csv")
+                client.log_text(self.run_id, shown.map(csv_cell).to_csv(index=False), f"sweep/{name}.csv")
             self._log_best(len(table), seeds)
             _print(jobs, f"sweep {self.run_id}")
         if (seeds["seeds"] > 1).any():
