@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import gelu
 
@@ -28,6 +29,16 @@ from tests.graphs import MODEL
 CPU = torch.device("cpu")
 ROWS = np.array([3, 0, 7, 7, 11, 5, 2])
 assert_exact = partial(torch.testing.assert_close, rtol=1e-9, atol=1e-12)
+
+
+RANDOM: dict[str, st.SearchStrategy[int]] = {
+    "nodes": st.integers(8, 60),
+    "segments": st.integers(1, 4),
+    "halo": st.integers(0, 3),
+    "seed": st.integers(0, 10**6),
+    "distinct": st.just(4),
+}
+"""Arguments of `make_inputs`."""
 
 
 def block(*more: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -14,20 +14,19 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hlorank.config import Directions, PartitionConfig
-from hlorank.data.collection import Collection, read_graph
+from hlorank.data.collection import read_graph
 from hlorank.featurize.features import GraphFeatures
 from hlorank.featurize.featurize_graph import featurize_graph
-from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.models.compression.declarations import Mixing
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs, InputSizes
 from hlorank.models.layers.registry import RESIDUAL, widths
 from hlorank.models.serialization import input_sizes
 from hlorank.partition.partitioners import partition_graph
+from tests.featurize.small_graphs import fitted
 from tests.graphs import make_inputs, make_model
 from tests.models import dense_form
 from tests.models.dense_form import block
-from tests.sections import featurize_config
 
 
 @pytest.mark.parametrize(
@@ -82,26 +81,14 @@ def assert_fast_equals_dense(model: CostModel, graph: GraphInputs, rows: np.ndar
 
 @settings(deadline=None, max_examples=25)
 @given(
-    nodes=st.integers(8, 60),
-    segments=st.integers(1, 4),
-    halo=st.integers(0, 3),
-    seed=st.integers(0, 10**6),
-    blocks=st.integers(0, 3),
+    graph=st.fixed_dictionaries(dense_form.RANDOM),
     names=st.lists(st.sampled_from([*dense_form.ALL_LAYERS, RESIDUAL]), max_size=5),
     stem=st.lists(st.sampled_from(dense_form.ALL_LAYERS), max_size=1),
     join=st.sampled_from(["early", "late", "every"]),
-    directions=st.sampled_from(get_args(Directions)),
+    others=st.fixed_dictionaries({"blocks": st.integers(0, 3), "directions": st.sampled_from(get_args(Directions))}),
 )
 def test_fast_paths_equal_the_dense_form_on_random_graphs(
-    nodes: int,
-    segments: int,
-    halo: int,
-    seed: int,
-    blocks: int,
-    names: list[str],
-    stem: list[str],
-    join: str,
-    directions: str,
+    graph: dict[str, int], names: list[str], stem: list[str], join: str, others: dict[str, Any]
 ) -> None:
     """In float64 only: repeated norms over a few nearly equal nodes amplify rounding a thousandfold."""
     assume(names.count("reproductions:ConfigurationGate") < 3)  # widths are 8, 4 and 2
@@ -109,31 +96,21 @@ def test_fast_paths_equal_the_dense_form_on_random_graphs(
     assume(join == "early" or widths(stem, config, "stem")[0] == 8)
     _, _, *after = widths(["linear", *names], config, "block")
     assume(all(width == 8 for name, width in zip(names, after, strict=True) if name == RESIDUAL))
-    model = make_model(
-        width=8,
-        blocks=blocks,
-        block=["linear", *names],
-        stem=stem,
-        pooling=["mean", "sum", "max", "l2_configurable_sum"],
-        join=join,
-        directions=directions,
-    )
+    pooling = ["mean", "sum", "max", "l2_configurable_sum"]
+    model = make_model(width=8, block=["linear", *names], stem=stem, pooling=pooling, join=join, **others)
     for parameter in model.parameters():
         # With GIN's epsilon at 0, two nodes without other neighbours are equal: the maximum has a tie.
         if not parameter.any():
             torch.nn.init.constant_(parameter, 0.1)
-    halo = 0 if Mixing.SEGMENT in model.recipe.mixing else halo
-    graph = make_inputs(segments=segments, halo=halo, nodes=nodes, distinct=4, seed=seed)
+    inputs = make_inputs(**graph | ({"halo": 0} if Mixing.SEGMENT in model.recipe.mixing else {}))
     # A norm after a sum leaves a gradient of rounding errors alone: 4e-10 of the largest one was seen.
-    assert_fast_equals_dense(model, graph, np.array([2, 0, 3, 3]), 1e-8)
+    assert_fast_equals_dense(model, inputs, np.array([2, 0, 3, 3]), 1e-8)
 
 
 @pytest.fixture(scope="module")
 def unet_3d(shared_data: Path) -> tuple[GraphFeatures, InputSizes]:
     measured = read_graph(shared_data / "tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz", "layout")
-    options = featurize_config()
-    sample = TrainSample.of("unet_3d", measured, options)
-    spec = fit_spec(Collection.parse("layout:xla:default"), options, [sample])
+    spec = fitted("layout:xla:default", measured)
     return featurize_graph(measured, spec), input_sizes(spec)
 
 

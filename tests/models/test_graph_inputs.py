@@ -28,7 +28,7 @@ from hlorank.models.plan_tensors import PackedPlan
 from hlorank.partition.partitioners import partition_graph
 from hlorank.partition.segments import Partition, halo_rows, local_codes
 from tests.graphs import layout_features, make_features, make_inputs, make_model
-from tests.models.dense_form import colouring_of
+from tests.models.dense_form import RANDOM, colouring_of
 
 
 def make_known(hops: int = 0, **changes: Any) -> GraphInputs:
@@ -120,18 +120,15 @@ def received(colouring: Colouring, neighbourhood: Neighbourhood) -> dict[tuple[i
 
 @settings(max_examples=25)
 @given(
-    nodes=st.integers(8, 60),
-    segments=st.integers(1, 3),
-    halo=st.integers(0, 2),
+    graph=st.fixed_dictionaries(RANDOM),
     share=st.booleans(),
     norm=st.sampled_from(Norm),
     directions=st.sampled_from(get_args(Directions)),
-    seed=st.integers(0, 10**6),
 )
 def test_states_share_a_colour_exactly_if_they_receive_the_same(
-    nodes: int, segments: int, halo: int, share: bool, norm: Norm, directions: Directions, seed: int
+    graph: dict[str, int], share: bool, norm: Norm, directions: Directions
 ) -> None:
-    for segment in make_inputs(nodes=nodes, segments=segments, halo=halo, distinct=4, seed=seed).segments:
+    for segment in make_inputs(**graph).segments:
         colouring = colouring_of(segment, 4, share)
         neighbourhood = segment.edges.neighbourhood(EdgeKind(norm, directions))
         for hops in range(1, 4):
