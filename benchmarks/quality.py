@@ -145,36 +145,31 @@ class Cell(NamedTuple):
 def tuned(cell: Cell) -> Cell:
     """Return a cell of boosted trees with the settings that rank the valid of its fold best, and whole graphs."""
     import optuna
+    from hydra.core.override_parser.overrides_parser import OverridesParser
     from omegaconf import OmegaConf
 
+    from hlorank.runs.search import split
     from hlorank.stages.train import train
 
     if cell.experiment not in TREES:
         return cell
     file = cell.work / "searches" / f"{fingerprint([cell.experiment, cell.place[1]])}.json"
     if not file.exists():
-        space = OmegaConf.load(harness.ROOT / "conf/hparams_search/trees.yaml").hydra.sweeper.params
-
-        def objective(trial: optuna.Trial) -> float:
-            values = [f"{key}={_suggested(trial, key, str(text))}" for key, text in space.items()]
-            tau = train(cell._replace(seed=0).config(*values), cell.place[0] / f"trial-{cell.experiment}")
-            trial.set_user_attr("settings", values)
-            return -1.0 if tau is None else tau
-
+        params = OmegaConf.load(harness.ROOT / "conf/hparams_search/trees.yaml").hydra.sweeper.params
+        _, space = split(OverridesParser.create().parse_overrides([f"{key}={text}" for key, text in params.items()]))
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))
-        study.optimize(objective, n_trials=TRIALS)
-        write_json(file, {"settings": study.best_trial.user_attrs["settings"]})
+        for _ in range(TRIALS):
+            trial = study.ask(space)
+            config = cell._replace(seed=0).config(*_settings(trial.params))
+            tau = train(config, cell.place[0] / f"trial-{cell.experiment}")
+            study.tell(trial, -1.0 if tau is None else tau)
+        write_json(file, {"settings": _settings(study.best_params)})
     return cell._replace(overrides=(*cell.overrides, *read_json(file)["settings"]))
 
 
-def _suggested(trial: Any, key: str, text: str) -> float:
-    """Return the suggestion for a distribution as Hydra's overrides write it: interval, int(...) and tag(log, ...)."""
-    low, high = (float(part) for part in text[text.index("interval(") + 9 : text.index(")")].split(","))
-    log = "log" in text
-    if text.startswith("int("):
-        return float(trial.suggest_int(key, int(low), int(high), log=log)).__int__()
-    return float(trial.suggest_float(key, low, high, log=log))
+def _settings(values: Mapping[str, Any]) -> list[str]:
+    return [f"{key}={value}" for key, value in values.items()]
 
 
 def run_cell(cell: Cell) -> tuple[dict[str, Any], list[dict[str, Any]]]:
