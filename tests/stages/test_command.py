@@ -236,6 +236,17 @@ def test_all_wrong_and_unread_keys_are_reported_before_anything_is_written(
     assert {path.name for path in tmp_path.iterdir()} == {"conf"}
 
 
+@pytest.mark.parametrize("name", ["train", "evaluate"])
+def test_a_password_in_conf_ends_a_multirun_before_it_is_written_again(
+    name: str, call_stage: CallStage, tmp_path: Path
+) -> None:
+    path = tmp_path / "conf/tracking/sqlite.yaml"
+    path.write_text(path.read_text().replace("sqlite:///mlflow.db", "http://me:secret@host"))
+    (line,) = call_stage(name, "-m", "collection=tile/a,tile/b")
+    assert line.startswith("error: tracking.uri=http://***@host: ")
+    assert {path.name for path in tmp_path.iterdir()} == {"conf"}
+
+
 @pytest.mark.parametrize("mode", [[], ["-m"]])
 def test_what_hydra_does_not_take_is_taken_or_one_line(
     mode: list[str], call: Call, call_stage: CallStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -279,17 +279,18 @@ class SweepRun(Callback):
     """Hydra callback that opens the parent run of a multirun of trainings; each process of a job has a copy."""
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """Open the parent run, and pass its id to the jobs; a mistake ends the process before any job."""
-        if config.hydra.job.name != "train":
-            return
+        """Open the parent run of trainings, and pass its id to the jobs; a mistake ends the process before any job."""
         try:
+            own = own_config(config)  # which has no password: Hydra writes it into a file after this
+            if config.hydra.job.name != "train":
+                return
             given: Any = OmegaConf.to_container(config.hydra)
             overrides = given["overrides"]["task"]
             texts = [f"{key}={value}" for key, value in (given["sweeper"].get("params") or {}).items()]
             parsed = OverridesParser.create().parse_overrides([*texts, *overrides])
             varied = [one.key_or_group for one in parsed if one.is_sweep_override()]
             overrides.sort(key=lambda override: override.lstrip("+").partition("=")[0] not in varied)
-            sweep = Sweep(own_config(config), overrides)
+            sweep = Sweep(own, overrides)
         except Exception as error:
             if (lines := store.error_lines(error)) is None:
                 raise
