@@ -13,7 +13,7 @@ from typing import Any
 
 from hlorank_collect.program import Arguments, Function, JaxProgram
 
-from .catalog import APPLICATIONS, CATALOG
+from .catalog import APPLICATIONS, CATALOG, FUNCTIONS, TPU_CATALOG
 
 MODES = ("forward", "train")
 
@@ -22,7 +22,7 @@ MODES = ("forward", "train")
 def programs() -> Mapping[str, JaxProgram]:
     """Return all programs by name, in the order of the catalog; none of them is built yet."""
     found = {}
-    for model, sizes in CATALOG.items():
+    for model, sizes in [*CATALOG.items(), *TPU_CATALOG.items()]:
         family = model.partition(".")[0]
         for mode in MODES:
             found[f"{model}.{mode}"] = JaxProgram(f"{model}.{mode}", family, partial(_build, family, sizes, mode))
@@ -35,10 +35,15 @@ def programs() -> Mapping[str, JaxProgram]:
 
 
 def _build(function: str, sizes: Mapping[str, Any], mode: str) -> tuple[Function, Arguments]:
-    from . import families
+    from . import attentions, convnets, families
     from .model import Model, forward_program, train_program
 
-    model: Model = getattr(families, function)(**sizes)
+    function = FUNCTIONS.get(function, function)
+    # A family of images has one builder for XLA:CPU's collections, of two dimensions, and one for any number.
+    module = (
+        families if hasattr(families, function) and "learned" in sizes or not hasattr(convnets, function) else convnets
+    )
+    model: Model = getattr(attentions if hasattr(attentions, function) else module, function)(**sizes)
     return train_program(model) if mode == "train" else forward_program(model)
 
 

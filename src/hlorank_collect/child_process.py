@@ -29,6 +29,15 @@ _FLAGS = {
     # configuration, which it would take then, can be 40 times as slow as the library.
     "gpu": "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false",
 }
+# libtpu compiles for a TPU that is not there: it asks no metadata server, locks no device, and warns of neither.
+_NO_TPU = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v3-8",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_MIN_LOG_LEVEL": "3",
+    "TPU_STDERR_LOG_LEVEL": "3",
+}
 _log = logging.getLogger(__name__)
 
 
@@ -42,9 +51,11 @@ class Outcome:
 
 def environment(platform: str) -> dict[str, str]:
     """Return the environment of a child process: XLA's flags next to the user's, and the backend."""
-    variables = {"XLA_FLAGS": " ".join(filter(None, [os.environ.get("XLA_FLAGS"), _FLAGS[platform]]))}
-    if platform == "cpu":
+    variables = {"XLA_FLAGS": " ".join(filter(None, [os.environ.get("XLA_FLAGS"), _FLAGS.get(platform)]))}
+    if platform != "gpu":
         variables["JAX_PLATFORMS"] = "cpu"  # skip the search for accelerators
+    if platform not in _FLAGS:
+        variables |= _NO_TPU
     return {**os.environ, **variables}
 
 

@@ -23,7 +23,8 @@ _MAX_MAPPINGS = 0.95  # share of the limit; an executable of a thousand kernels 
 _IMPURE_OPCODES = {"infeed", "outfeed", "send", "recv"}
 
 
-def _check_pure(module: HloModuleProto) -> None:
+def check_pure(module: HloModuleProto) -> None:
+    """Raise SkippedError for a module with side effects, such as calls of the host."""
     for computation in module.computations:
         for instruction in computation.instructions:
             target = instruction.custom_call_target
@@ -43,7 +44,7 @@ def captured(
     """
     traced = program.trace(platform)
     unoptimized = HloModuleProto.FromString(traced.module)
-    _check_pure(unoptimized)
+    check_pure(unoptimized)
     module = capture(unoptimized, platform)
     if fingerprint is not None and module_fingerprint(module) != fingerprint == module_fingerprint(unoptimized):
         module = unoptimized
@@ -66,10 +67,12 @@ def capture(module: HloModuleProto, platform: xla.Platform) -> HloModuleProto:
         raise SkippedError(f"it does not compile: {error_line(error)}") from error
 
 
-def configurable(module: HloModuleProto) -> LayoutSpace:
+def configurable(
+    module: HloModuleProto, space_of: Callable[[HloModuleProto], LayoutSpace] = layout_space
+) -> LayoutSpace:
     """Return the configurable layouts of a module; raise SkippedError if none can be configured."""
     try:
-        space = layout_space(module)
+        space = space_of(module)
     except DataError as error:
         raise SkippedError(str(error)) from error
     if space.size == 1:

@@ -53,13 +53,18 @@ def used_mappings() -> float:
         return sum(1 for _ in lines) / int(_MAX_MAPS.read_text())
 
 
+def versions(*libraries: str) -> dict[str, str]:
+    """Return the versions of Python, hlorank, jax and other libraries."""
+    found = {name: version(name) for name in ("jax", "jaxlib", *libraries)}
+    return {"python": platform.python_version(), "hlorank": __version__, **found}
+
+
 def description() -> dict[str, Any]:
     """Return the conditions of a measurement: CPU model, cores, versions, XLA's flags, date (UTC)."""
-    versions = {name: version(name) for name in ("jax", "jaxlib")}
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
-        "versions": {"python": platform.python_version(), "hlorank": __version__, **versions},
+        "versions": versions(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
     }

@@ -1,4 +1,4 @@
-"""Child process that measures the layouts of one program."""
+"""Child process that measures the layouts of one program, or has the compiler estimate them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +15,40 @@ import numpy as np
 from hlorank.data.collection import Collection
 from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph
 from hlorank.hlo.hlo_pb2 import HloModuleProto
-from hlorank.hlo.layout_space import SEARCHES, Layouts, configuration_name
+from hlorank.hlo.layout_space import DRAWN, SEARCHES, Layouts, Search, configuration_name, tpu_layout_space
 from hlorank.hlo.reader import Record, featurize
-from hlorank_collect import record
-from hlorank_collect.compiled_layouts import CompiledLayouts, captured, configurable
+from hlorank_collect import record, xla
+from hlorank_collect.compiled_layouts import CompiledLayouts, captured, check_pure, configurable
 from hlorank_collect.program import Program, SkippedError
 from hlorank_collect.task import LayoutTask, Progress, Report
 from hlorank_collect.timing import Float64, Rounds
+from hlorank_collect.tpu.estimated_layouts import EstimatedLayouts, TpuProgram
 
 _COMPILE_SHARE = 0.7  # of the time limit; the rest is for measuring
 
 
-def _measure(
-    task: LayoutTask, program: Program, module: HloModuleProto, inputs: list[Any], report: Report
-) -> tuple[Layouts, Float64, dict[str, Any]]:
-    """Return configurations, the default first, their times (rounds, configurations), and what is known of them."""
+Result = tuple[HloModuleProto, Layouts, Float64, dict[str, Any]]
+"""Captured module, configurations, the default first, their times (rounds, configurations), and what else is known."""
+
+
+def _search(task: LayoutTask) -> Search:
+    return SEARCHES[Collection.parse(task.collection).search or ""]
+
+
+def _before(task: LayoutTask, share: float, report: Report) -> Callable[[str | None], None]:
+    """Return the function that reports the compilation of a configuration; all together are a share of the work."""
+    shares = itertools.count(step=share / task.configurations)
+    return lambda name: report(Progress("compile", name, min(next(shares), share)))
+
+
+def _measure(task: LayoutTask, program: Program, report: Report) -> Result:
+    module, inputs = captured(program, task.platform)
     start = time.monotonic()
-    space = configurable(module)
-    share = itertools.count(step=0.5 / task.configurations)
-
-    def before(name: str | None) -> None:
-        report(Progress("compile", name, next(share)))
-
+    space, before = configurable(module), _before(task, 0.5, report)
     deadline, fast = start + _COMPILE_SHARE * task.time_limit, task.fast_compile
     compiled = CompiledLayouts(module, space, inputs, task.platform, before, task.left_out, deadline, fast_compile=fast)
     rng = task.rng(program.name)
-    search = SEARCHES[Collection.parse(task.collection).search or ""]
-    found = search(space, task.configurations, rng, lambda batch: compiled.quick(batch, rng))
+    found = _search(task)(space, task.configurations, rng, lambda batch: compiled.quick(batch, rng))
     kept = [compiled.executable(configuration) is not None for configuration in found]
     left_out = {name: compiled.left_out[name] for name in map(configuration_name, found[np.logical_not(kept)])}
     if sum(kept) < 2:
@@ -48,7 +56,27 @@ def _measure(
     ready = time.monotonic()
     times = compiled.measure(found[kept], rng, Rounds.up_to(task.rounds), start + task.time_limit, report, 0.5)
     seconds = {"compile": round(ready - start, 2), "measure": round(time.monotonic() - ready, 2)}
-    return found[kept], times, {"left_out": left_out, "recompiled": len(compiled.recompiled), "seconds": seconds}
+    known = {"left_out": left_out, "recompiled": len(compiled.recompiled), "seconds": seconds}
+    return module, found[kept], times, known
+
+
+def _estimate(task: LayoutTask, program: Program, report: Report) -> Result:
+    start = time.monotonic()
+    source = HloModuleProto.FromString(program.trace(task.platform).module)
+    check_pure(source)
+    compiled = TpuProgram(source, task.platform)
+    space = configurable(compiled.module, tpu_layout_space)
+    deadline, before = start + task.time_limit, _before(task, 1.0, report)
+    estimated = EstimatedLayouts(compiled, space, task.platform, before, task.left_out, deadline)
+    # Some layouts do not compile, which is known only then: others take their place. A search that measures compiles all.
+    spare = task.configurations // (1 if _search(task) in DRAWN else 4)
+    drawn = _search(task)(space, task.configurations + spare, task.rng(program.name), estimated.quick)
+    works = (configuration for configuration in drawn if estimated.cost(configuration) is not None)
+    kept = np.stack([*itertools.islice(works, task.configurations)])
+    if len(kept) < 2:
+        raise SkippedError(f"only its default configuration compiles: {[*estimated.left_out.values()][-1]}")
+    known = {"left_out": estimated.left_out, "seconds": {"compile": round(time.monotonic() - start, 2)}}
+    return compiled.module, kept, estimated.quick(kept)[None], known | estimated.about(kept)
 
 
 def measure_layouts(task: LayoutTask, report: Report) -> dict[str, Any]:
@@ -56,8 +84,7 @@ def measure_layouts(task: LayoutTask, report: Report) -> dict[str, Any]:
     load = os.getloadavg()[0]
     report(Progress("trace"))
     program = task.load()
-    module, inputs = captured(program, task.platform)
-    layouts, times, known = _measure(task, program, module, inputs, report)
+    module, layouts, times, known = (_estimate if task.platform in xla.TPUS else _measure)(task, program, report)
     npz = task.npz(program.name)
     unmeasured, _ = featurize(Record(program.name, npz, "", module, None), "layout")
     graph, configurations = unmeasured.graph, unmeasured.configurations

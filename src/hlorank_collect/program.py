@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -120,6 +121,10 @@ def require_jax() -> None:
 def require_device(platform: str) -> None:
     """Raise ConfigError, with the remedy, if jax finds no device of a platform."""
     if platform == "cpu":
+        return
+    if platform in xla.TPUS:
+        if find_spec("libtpu") is None:
+            raise ConfigError(f"{platform}: compiling for TPUs needs libtpu: pip install 'hlorank[tpu]'")
         return
     # In a process of its own: the search reserves most of a GPU's memory, which the measurements need.
     command = [sys.executable, "-P", "-c", f"import jax; jax.devices({platform!r})"]

@@ -60,7 +60,7 @@ def quality(times: Float64) -> dict[str, Any]:
 
     `split_half_tau` and `noise_ceiling` are None where all runtimes are equal.
     """
-    tau = split_half_tau(times)
+    tau = split_half_tau(times) if len(times) > 1 else 1.0  # estimates, which are the same each time
     known = not math.isnan(tau)
     runtime = measurements(times).runtime
     return {
@@ -75,8 +75,10 @@ def quality(times: Float64) -> dict[str, Any]:
 
 def conditions(platform: xla.Platform, load: float) -> dict[str, Any]:
     """Return what the JSON file says about the machine; `load` is its load average before the measurement."""
+    if platform in xla.TPUS:
+        return {"runtimes": "estimated", "device": xla.device_name(platform), "versions": machine.versions("libtpu")}
     loads = {"before": load, "after": os.getloadavg()[0]}
-    return {"device": xla.device_name(platform), **machine.description(), "load": loads}
+    return {"runtimes": "measured", "device": xla.device_name(platform), **machine.description(), "load": loads}
 
 
 def read_left_out(root: Path) -> dict[str, dict[str, str]]:

@@ -8,17 +8,21 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 
 from rich.console import Console
 from rich.progress import Progress as ProgressBar
+from rich.progress import track
 
 from hlorank.config import ConfigError
+from hlorank.config.root import available_cores
 from hlorank.files import counted
 from hlorank_collect import child_process, machine
 from hlorank_collect.task import Progress, Task
+from hlorank_collect.xla import TPUS
 
 _SPEED_SECONDS = 3600.0  # programs differ, so that only a long period predicts the remaining time
 
@@ -89,7 +93,9 @@ def run_tasks(
 
 
 def _on_last_core(task: Task) -> Task:
-    return task if task.core is not None else dataclasses.replace(task, core=max(os.sched_getaffinity(0)))
+    if task.core is not None or task.platform in TPUS:  # no estimate depends on the core
+        return task
+    return dataclasses.replace(task, core=max(os.sched_getaffinity(0)))
 
 
 def _measured_here(
@@ -113,6 +119,21 @@ def _measured_here(
 
             yield supervise(_on_last_core(task), progress=progress)
             bar.update(shown, completed=number + 1)
+
+
+def in_threads(
+    measure: Callable[[tuple[str, Task]], child_process.Outcome], waiting: Sequence[tuple[str, Task]], title: str
+) -> Iterator[child_process.Outcome]:
+    """Yield the outcomes of programs whose runtimes are estimated, in order: a child process for each core at a time."""
+    with ThreadPoolExecutor(available_cores()) as pool:
+        calls = [pool.submit(measure, named) for named in waiting]
+        try:
+            for call in track(
+                calls, f"{title} estimates", console=Console(stderr=True), disable=not sys.stderr.isatty()
+            ):
+                yield call.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _measure_on_node(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from hlorank.files import DataError, counted, fingerprint, read_json, sha256_fil
 from hlorank_collect import record
 from hlorank_collect.modules.module_program import module_program
 from hlorank_collect.program import Program, user_program
-from hlorank_collect.xla import Platform
+from hlorank_collect.xla import TPUS, Platform
 
 
 def load_program(program: str, arguments: str | None, seed: int = 0, scale_batch: int | None = None) -> Program:
@@ -91,7 +91,7 @@ class Task(ABC):
     @property
     def platform(self) -> Platform:
         """The backend."""
-        return cast("Platform", Collection.parse(self.collection).source)
+        return Collection.parse(self.collection).source
 
     @property
     def folder(self) -> Path:
@@ -115,7 +115,8 @@ class Task(ABC):
             settings["program"] = sha256_file(Path(self.program))
         if self.scale_batch is not None:
             settings["scale_batch"] = self.scale_batch
-        return fingerprint({**settings, "jaxlib": version("jaxlib")})
+        compiler = "libtpu" if self.platform in TPUS else "jaxlib"
+        return fingerprint({**settings, compiler: version(compiler)})
 
 
 @dataclass(frozen=True)
@@ -132,9 +133,12 @@ class LayoutTask(Task):
         """Return one line about a measured program."""
         runtime = about["runtime_ns"]
         ratio, gain = runtime["worst"] / runtime["best"], runtime["default"] / runtime["best"]
+        noise = (
+            f"{about['rounds']} rounds, "
+            f"split-half tau {_rounded(about['split_half_tau'])} (ceiling {_rounded(about['noise_ceiling'])})"
+        )
         return (
-            f"{about['measured']} configurations, {about['rounds']} rounds, "
-            f"split-half tau {_rounded(about['split_half_tau'])} (ceiling {_rounded(about['noise_ceiling'])}), "
+            f"{about['measured']} configurations, {noise if self.platform not in TPUS else 'estimated'}, "
             f"max / min {ratio:.2f}, default / best {gain:.2f}, "
             f"{len(about['left_out'])} left out, {sum(about['seconds'].values()):.0f} s"
         )

@@ -12,18 +12,32 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any
 
-from hlorank.hlo.hlo_pb2 import HloProto
+from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto
 
 TESTED = "0.10.2"
-Platform = Literal["cpu", "gpu"]
+Platform = str
+"""A backend: cpu, gpu, or one of `TPUS`."""
+TPUS: Mapping[Platform, str] = MappingProxyType(
+    {
+        "tpu-v2": "v2:2x2",
+        "tpu-v3": "v3:2x2",
+        "tpu-v4": "v4:2x2x1",
+        "tpu-v5e": "v5e:2x2",
+        "tpu-v5p": "v5p:2x2x1",
+        "tpu-v6e": "v6e:2x2",
+    }
+)
+"""Generation of TPUs -> topology of a host. libtpu compiles for them on a machine without one."""
 Function = Callable[..., Any]
 
 _log = logging.getLogger(__name__)
 # On a GPU conv-rewriter, a few passes earlier, turns convolutions into calls of cuDNN. These lose their window on the
 # way into the compiler, and then end the process.
 _NEXT_PASS = re.compile(r"\.after_[\w-]*(layout-assignment|conv-rewriter)\.")
+_AROUND = "layout-assignment"
 
 
 class NotCapturedError(RuntimeError):
@@ -65,6 +79,8 @@ def _device(platform: Platform) -> Any:
 
 def device_name(platform: Platform) -> str:
     """Return the backend's name of its device."""
+    if platform in TPUS:
+        return str(_tpu(platform).device_kind)
     return str(_device(platform).device_kind)
 
 
@@ -112,8 +128,9 @@ def unoptimized_module(function: Function, arguments: Sequence[Any], platform: P
     """Trace a function, and return its module before any pass as a serialized HloModuleProto."""
     import jax
 
-    with jax.default_device(_device(platform)):
-        lowered = jax.jit(function, keep_unused=True).lower(*arguments)
+    with jax.default_device(_device("gpu" if platform == "gpu" else "cpu")):
+        traced = jax.jit(function, keep_unused=True).trace(*arguments)
+        lowered = traced.lower(lowering_platforms=("tpu",) if platform in TPUS else None)
     data: bytes = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
     return data
 
@@ -134,18 +151,75 @@ def compile_module(
     """
     from jaxlib import _jax
 
-    options = _jax.CompileOptions()
-    options.env_option_overrides = [*(overrides or {}).items()]
+    values: dict[str, str | int | bool] = {**(overrides or {})}
     if platform == "cpu" and not fusion_emitters:
-        options.env_option_overrides += [("xla_cpu_use_fusion_emitters", False)]
+        values["xla_cpu_use_fusion_emitters"] = False
+    device = _device(platform)
+    stablehlo, options = _jax.mlir.hlo_to_stablehlo(module), _options(values, dump)
+    return Executable(device.client.compile_and_load(stablehlo, _jax.DeviceList((device,)), options))
+
+
+def _options(overrides: Mapping[str, str | int | bool], dump: Path | None, passes: str = ".*") -> Any:
+    from jaxlib import _jax
+
+    options = _jax.CompileOptions()
+    options.env_option_overrides = [*overrides.items()]
     if dump is not None:
         debug = options.executable_build_options.debug_options
         debug.xla_dump_to = str(dump)
-        debug.xla_dump_hlo_pass_re = ".*"  # noqa: S105 (a regular expression)
+        debug.xla_dump_hlo_pass_re = passes
         debug.xla_dump_hlo_as_proto = True
-    device = _device(platform)
-    stablehlo = _jax.mlir.hlo_to_stablehlo(module)
-    return Executable(device.client.compile_and_load(stablehlo, _jax.DeviceList((device,)), options))
+    return options
+
+
+@cache
+def _tpu(platform: Platform) -> Any:
+    from jax.experimental import topologies
+
+    return topologies.get_topology_desc(TPUS[platform], platform="tpu").devices[0]
+
+
+def compile_for_tpu(module: bytes, platform: Platform, proposals: bytes = b"", dump: Path | None = None) -> bytes:
+    """Compile a serialized HloModuleProto for a TPU that this machine need not have.
+
+    Returns:
+        The module after code generation, serialized, whose instructions have the compiler's estimates of cycles.
+
+    Args:
+        module: the program.
+        platform: one of `TPUS`.
+        proposals: serialized LayoutProposals, whose ids are those of the module before layout assignment.
+        dump: folder for the modules around layout assignment.
+    """
+    from jax._src.interpreters import mlir
+    from jaxlib import _jax
+    from jaxlib.mlir import ir
+
+    device = _tpu(platform)
+    with tempfile.NamedTemporaryFile(prefix="hlorank-layouts-") as file, mlir.make_ir_context():
+        file.write(proposals)
+        file.flush()
+        options = _options({"xla_tpu_autofdo_proposed_layout_file": file.name} if proposals else {}, dump, _AROUND)
+        stablehlo = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(module))
+        compiled = device.client.compile(
+            stablehlo, executable_devices=_jax.DeviceList((device,)), compile_options=options
+        )
+    (optimized,) = compiled.hlo_modules()
+    data: bytes = optimized.as_serialized_hlo_module_proto()
+    return data
+
+
+def capture_for_tpu(module: bytes, platform: Platform) -> tuple[HloModuleProto, HloModuleProto]:
+    """Return a module right before and right after layout assignment, in which instructions have the same ids."""
+    found = []
+    with tempfile.TemporaryDirectory(prefix="hlorank-dump-") as folder:
+        compile_for_tpu(module, platform, dump=Path(folder))
+        for pattern in ("*.before_layout-assignment.hlo.pb", "*.after_layout-assignment.*.hlo.pb"):
+            dumps = sorted(Path(folder).glob(pattern))
+            if not dumps:
+                raise NotCapturedError(f"no dump {pattern} of the compiler for {platform}")
+            found.append(_without_metadata(dumps[0]))
+    return found[0], found[1]
 
 
 def capture(module: bytes, platform: Platform = "cpu") -> bytes:
@@ -160,10 +234,14 @@ def capture(module: bytes, platform: Platform = "cpu") -> bytes:
         after = next((i for i, dump in enumerate(dumps) if _NEXT_PASS.search(dump.name)), 0)
         if after == 0:
             raise NotCapturedError(f"no module before layout assignment among {len(dumps)} dumps of jaxlib")
-        captured = HloProto.FromString(dumps[after - 1].read_bytes()).hlo_module
-    captured.ClearField("id")
-    captured.ClearField("stack_frame_index")
-    for computation in captured.computations:
+        return _without_metadata(dumps[after - 1]).SerializeToString(deterministic=True)
+
+
+def _without_metadata(dump: Path) -> HloModuleProto:
+    module = HloProto.FromString(dump.read_bytes()).hlo_module
+    module.ClearField("id")
+    module.ClearField("stack_frame_index")
+    for computation in module.computations:
         for instruction in computation.instructions:
             instruction.ClearField("metadata")
-    return captured.SerializeToString(deterministic=True)
+    return module

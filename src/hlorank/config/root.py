@@ -17,7 +17,7 @@ _MISSING = "???"  # Hydra's mark of a value that must be given
 Split = Literal["train", "valid", "test"]
 
 ADDRESS = re.compile(
-    r"layout[:/.](?P<layout>[\w-]+)[:/.](?P<search>default|random|models)|tile[:/.](?P<tile>[\w-]+)", re.ASCII
+    r"layout[:/.](?P<layout>[\w-]+)[:/.](?P<search>default|random|outputs|models)|tile[:/.](?P<tile>[\w-]+)", re.ASCII
 )
 """Address of a collection; paths have `/` where addresses have `:`, and names of models `.`."""
 
@@ -25,7 +25,7 @@ ADDRESS = re.compile(
 def path_of_address(address: str) -> str:
     """Return the address of a collection as a path, the form that names folders and stages."""
     if not ADDRESS.fullmatch(address):
-        raise refused("layout/<source>/<default, random or models>, or tile/<source>")
+        raise refused("layout/<source>/<default, random, outputs or models>, or tile/<source>")
     return re.sub("[:.]", "/", address)
 
 
@@ -230,7 +230,7 @@ class Config(Section):
     plugins: list[Annotated[str, AfterValidator(_import)]]
     """Modules of other packages that are imported before the other names are checked, as they may register some."""
     collection: Address
-    """Address of the collection: layout/<source>/<default, random or models>, or tile/<source>."""
+    """Address of the collection: layout/<source>/<default, random, outputs or models>, or tile/<source>."""
     kind: Literal["layout", "tile"] | None
     """Kind of collection that the file of `experiment` is for; null is any."""
     method: Annotated[str, registered("methods", "baselines", also=("auto",))]

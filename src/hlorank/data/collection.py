@@ -57,7 +57,7 @@ class Collection:
     def parse(cls, address: str) -> Collection:
         """Parse an address written with `:`, with `/` as in paths, or with `.` as in model names; else ConfigError."""
         if (match := ADDRESS.fullmatch(address)) is None:
-            expected = "layout:<source>:<default|random|models> or tile:<source>"
+            expected = "layout:<source>:<default|random|outputs|models> or tile:<source>"
             raise ConfigError(f"collection {address!r}: expected {expected}")
         return cls("tile", match["tile"]) if match["tile"] else cls("layout", match["layout"], match["search"])
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,11 +31,14 @@ class LayoutSpace:
     Attributes:
         node_ids: (configurable nodes,) int64, increasing: convolutions, dots and reshapes of at most six dimensions.
         ranks: (configurable nodes, 3) int64: number of dimensions of the output and of the first two operands; 0 where
-            there is no such tensor, and where its layout would not fit in six values.
+            there is no such tensor, where its layout would not fit in six values, and where it is not for us to choose.
+        orders: (node, its position in `node_ids`; tensor) -> the only orders of dimensions that the backend compiles,
+            (orders, rank) int64, minor first; any order where there is no entry.
     """
 
     node_ids: Int64
     ranks: Int64
+    orders: Mapping[tuple[int, int], Int64] = field(default_factory=dict)
 
     @property
     def nodes(self) -> int:
@@ -45,7 +48,7 @@ class LayoutSpace:
     @property
     def size(self) -> int:
         """Number of different configurations: each tensor in any order of its dimensions, or the compiler's choice."""
-        return math.prod(math.factorial(rank) + 1 for rank in self.ranks.ravel().tolist() if rank > 1)
+        return math.prod(self.choices(node, tensor) + 1 for node, tensor, _ in self.slots())
 
     @property
     def default(self) -> Layouts:
@@ -56,6 +59,16 @@ class LayoutSpace:
         """Yield node (its position in `node_ids`), tensor (0 output, 1 and 2 operands) and rank of each choice."""
         for node, tensor in np.argwhere(self.ranks > 1).tolist():
             yield node, tensor, int(self.ranks[node, tensor])
+
+    def choices(self, node: int, tensor: int) -> int:
+        """Return the number of orders that a tensor may have."""
+        orders = self.orders.get((node, tensor))
+        return math.factorial(int(self.ranks[node, tensor])) if orders is None else len(orders)
+
+    def draw(self, node: int, tensor: int, rng: np.random.Generator) -> Int64:
+        """Return a random order of the dimensions of a tensor, minor first."""
+        orders = self.orders.get((node, tensor))
+        return rng.permutation(self.ranks[node, tensor]) if orders is None else orders[rng.integers(len(orders))]
 
     def check(self, configuration: Layouts) -> None:
         """Raise DataError if a layout is neither a permutation of its tensor's dimensions nor all -1."""
@@ -86,6 +99,31 @@ def layout_space(module: HloModuleProto) -> LayoutSpace:
         lengths = [len(program.instructions[tensor].shape.dimensions) for tensor in tensors]
         ranks[row, : len(tensors)] = [length if length <= LAYOUT_DIMS else 0 for length in lengths]
     return LayoutSpace(node_ids, ranks)
+
+
+def tpu_layout_space(module: HloModuleProto) -> LayoutSpace:
+    """Return the layouts of a module that the compiler for TPUs accepts, as TpuGraphs' configurations have them.
+
+    The output of a convolution has batch and features as minor dimensions, in either order, and then its spatial ones.
+    Reshapes follow their operands, and parameters of the program have the layouts of its callers. The rest is as in
+    `layout_space`.
+    """
+    space, program = layout_space(module), flatten(module)
+    (entry,) = (part for part in module.computations if part.id == module.entry_computation_id)
+    given = {instruction.id for instruction in entry.instructions if instruction.opcode == "parameter"}
+    ranks, orders = space.ranks.copy(), {}
+    for row, node in enumerate(space.node_ids.tolist()):
+        instruction = program.instructions[node]
+        if instruction.opcode == "reshape":
+            ranks[row] = 0
+            continue
+        ranks[row, 1:] *= [operand not in given for operand in [*instruction.operand_ids, 0][:2]]
+        if instruction.opcode == "convolution" and ranks[row, 0]:
+            numbers = instruction.convolution_dimension_numbers
+            pair = [numbers.output_feature_dimension, numbers.output_batch_dimension]
+            spatial = numbers.output_spatial_dimensions[::-1]
+            orders[row, 0] = np.array([[*pair, *spatial], [*pair[::-1], *spatial]])
+    return LayoutSpace(space.node_ids, ranks, orders)
 
 
 def configuration_name(configuration: Layouts) -> str:
@@ -192,9 +230,9 @@ def _changed(
     result[chosen] = -1
     for node, tensor, rank in space.slots():
         # The compiler's choice is as likely as each permutation.
-        if chosen[node] and rng.integers(math.factorial(rank) + 1):
+        if chosen[node] and rng.integers(space.choices(node, tensor) + 1):
             start = tensor * LAYOUT_DIMS
-            result[node, start : start + rank] = rng.permutation(rank)
+            result[node, start : start + rank] = space.draw(node, tensor, rng)
     return result
 
 
@@ -217,6 +255,11 @@ def random(space: LayoutSpace, count: int, rng: np.random.Generator, quick: Quic
 
     _fill(known, count, draw)
     return np.stack([*known.values()])
+
+
+def outputs(space: LayoutSpace, count: int, rng: np.random.Generator, quick: Quick) -> Layouts:
+    """Draw as `random` does, but leave the layouts of operands to the compiler."""
+    return random(replace(space, ranks=space.ranks * np.eye(1, len(LAYOUT_TENSORS), dtype=np.int64)), count, rng, quick)
 
 
 def default(space: LayoutSpace, count: int, rng: np.random.Generator, quick: Quick) -> Layouts:
@@ -259,5 +302,7 @@ def _evolve(
     return np.stack([*known.values()])
 
 
-SEARCHES: dict[str, Search] = {"random": random, "default": default, "models": models}
+SEARCHES: dict[str, Search] = {"random": random, "outputs": outputs, "default": default, "models": models}
 """Last part of a collection's address -> search."""
+DRAWN = (random, outputs)
+"""Searches that measure nothing."""

@@ -104,7 +104,7 @@ class Evolution:
             for place in self._rng.choice(len(slots), size=int(self._rng.integers(len(slots))) + 1, replace=False):
                 tensor, rank = slots[place]
                 start = tensor * LAYOUT_DIMS
-                chosen = self._rng.permutation(rank) if self._rng.random() < 0.75 else -1
+                chosen = self._space.draw(int(nodes[0]), tensor, self._rng) if self._rng.random() < 0.75 else -1
                 child[nodes, start : start + rank] = chosen
         return child
 

@@ -13,6 +13,7 @@ from hlorank.config import ComputeConfig, ConfigError
 from hlorank.data.collection import Collection
 from hlorank.terminal import add_number
 from hlorank_collect.commands import common
+from hlorank_collect.xla import TPUS
 
 _MEASURES = {"hlorank_measure": 1.0}
 """Resource of a node that measures: one program takes all of it."""
@@ -35,7 +36,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "--collection",
         default="layout:cpu:random",
         metavar="ADDRESS",
-        help="layout:<cpu|gpu>:<random|default|models> or tile:gpu; gpu was tried once (default: %(default)s)",
+        help="layout:<cpu|gpu|tpu-v3|...>:<random|outputs|default|models> or tile:gpu; gpu was tried once; runtimes of tpu-... are estimates of its compiler, which needs no TPU (default: %(default)s)",
     )
     what.add_argument("--out", type=Path, metavar="DIR", help="folder of the written tree")
     add_number(what, "--configurations", 64, "number per program or kernel", 2)
@@ -62,8 +63,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 def _collection(address: str) -> Collection:
     collection = Collection.parse(address)
-    if collection.source not in ("cpu", "gpu"):
-        raise ConfigError(f"--collection {address}: expected the source cpu or gpu, the backends that can be measured")
+    if collection.source not in (backends := ("cpu", "gpu", *TPUS) if collection.kind == "layout" else ("cpu", "gpu")):
+        raise ConfigError(f"--collection {address}: expected one of the backends {', '.join(backends)} as source")
     if str(collection) == "tile:cpu":
         raise ConfigError(
             "--collection tile:cpu: XLA's CPU backend has no tiles to choose; the C loop nests of data/sample/tile/cpu "
@@ -76,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure programs; failed programs are named at the end and in left_out.json, and the status is then 1."""
     from hlorank_collect.program import require_device, require_jax
     from hlorank_collect.record import read_left_out, record_left_out
-    from hlorank_collect.run_tasks import run_tasks
+    from hlorank_collect.run_tasks import in_threads, run_tasks
     from hlorank_collect.task import LayoutTask, Task, TileTask
 
     require_jax()
@@ -97,8 +98,12 @@ def run(arguments: argparse.Namespace) -> int:
     settings = common.task_settings(arguments, str(collection))
     tasks = [kind(**program, **settings) for program in programs]
     record = partial(record_left_out, arguments.out, collection)
-    cluster = None
+    cluster: Callable[..., Any] | None = None
+    supervision = common.supervision(arguments)
+    if collection.source in TPUS:  # estimates, which other work does not change
+        cluster = in_threads
+        supervision["check_machine"] = lambda: None
     if arguments.ray is not None:
         config = ComputeConfig.of_cluster(arguments.ray, gpus=collection.source == "gpu")
         cluster = partial(map_graphs, settings=config, outputs=[arguments.out], resources=_MEASURES)
-    return common.status(run_tasks(tasks, **common.supervision(arguments), record=record, cluster=cluster).left_out)
+    return common.status(run_tasks(tasks, **supervision, record=record, cluster=cluster).left_out)
