@@ -39,11 +39,8 @@ def _build(function: str, sizes: Mapping[str, Any], mode: str) -> tuple[Function
     from .model import Model, forward_program, train_program
 
     function = FUNCTIONS.get(function, function)
-    # A family of images has one builder for XLA:CPU's collections, of two dimensions, and one for any number.
-    module = (
-        families if hasattr(families, function) and "learned" in sizes or not hasattr(convnets, function) else convnets
-    )
-    model: Model = getattr(attentions if hasattr(attentions, function) else module, function)(**sizes)
+    module = next(module for module in (families, convnets, attentions) if hasattr(module, function))
+    model: Model = getattr(module, function)(**sizes)
     return train_program(model) if mode == "train" else forward_program(model)
 
 

@@ -117,7 +117,7 @@ _TPU_ROWS = (
 )
 TPU_CATALOG: Mapping[str, Mapping[str, Any]] = dict(_TPU_ROWS)
 """Programs of `layout:tpu-...`: channels and batches of real networks, and shapes that compile in about a second."""
-FUNCTIONS: Mapping[str, str] = {"c3d": "vgg", "unet2d": "unet", "unet3d": "unet", "unet1d": "unet"}
+FUNCTIONS: Mapping[str, str] = {"c3d": "vgg", **dict.fromkeys(("unet1d", "unet2d", "unet3d"), "unet_nd")}
 """Family -> the function that builds it, where that has another name."""
 
 APPLICATIONS: Mapping[str, Mapping[str, int]] = {

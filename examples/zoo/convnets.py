@@ -183,9 +183,8 @@ def inception(*, layout: str, batch: int, side: int, width: int, blocks: int, dt
         for _ in range(blocks):
             reduced = [jax.nn.relu(convolve(p, x, width // 4, layout, window=1)) for _ in range(2)]
             branches = [convolve(p, x, width // 4, layout, window=1)]
-            branches += [
-                convolve(p, y, size, layout, window=w) for y, size, w in zip(reduced, (width // 2, width // 4), (3, 5))
-            ]
+            for y, size, window in zip(reduced, (width // 2, width // 4), (3, 5), strict=True):
+                branches.append(convolve(p, y, size, layout, window=window))
             x = jax.nn.relu(jnp.concatenate(branches, axis=channel))
         return x
 
@@ -207,7 +206,7 @@ def squeeze(*, layout: str, batch: int, side: int, width: int, blocks: int, dtyp
     return _classifier(layout, batch, side, 3, body, dtype)
 
 
-def unet(
+def unet_nd(
     *, layout: str, batch: int, side: int, widths: Sequence[int], channels: int = 3, dtype: str = "float32"
 ) -> Model:
     """Build a contracting and an expanding path (Ronneberger et al., 2015; in 3-D Cicek et al., 2016)."""

@@ -68,7 +68,7 @@ def _estimate(task: LayoutTask, program: Program, report: Report) -> Result:
     space = configurable(compiled.module, tpu_layout_space)
     deadline, before = start + task.time_limit, _before(task, 1.0, report)
     estimated = EstimatedLayouts(compiled, space, task.platform, before, task.left_out, deadline)
-    # Some layouts do not compile, which is known only then: others take their place. A search that measures compiles all.
+    # Layouts that do not compile, which is known only then, are replaced; a search that measures compiles all of them.
     spare = task.configurations // (1 if _search(task) in DRAWN else 4)
     drawn = _search(task)(space, task.configurations + spare, task.rng(program.name), estimated.quick)
     works = (configuration for configuration in drawn if estimated.cost(configuration) is not None)

@@ -18,7 +18,7 @@ from rich.progress import Progress as ProgressBar
 from rich.progress import track
 
 from hlorank.config import ConfigError
-from hlorank.config.root import available_cores
+from hlorank.config.section import available_cores
 from hlorank.files import counted
 from hlorank_collect import child_process, machine
 from hlorank_collect.task import Progress, Task
@@ -124,7 +124,7 @@ def _measured_here(
 def in_threads(
     measure: Callable[[tuple[str, Task]], child_process.Outcome], waiting: Sequence[tuple[str, Task]], title: str
 ) -> Iterator[child_process.Outcome]:
-    """Yield the outcomes of programs whose runtimes are estimated, in order: a child process for each core at a time."""
+    """Yield the outcomes of programs whose runtimes are estimated, in order; a child process runs for each core."""
     with ThreadPoolExecutor(available_cores()) as pool:
         calls = [pool.submit(measure, named) for named in waiting]
         try:

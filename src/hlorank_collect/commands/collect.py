@@ -36,7 +36,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "--collection",
         default="layout:cpu:random",
         metavar="ADDRESS",
-        help="layout:<cpu|gpu|tpu-v3|...>:<random|outputs|default|models> or tile:gpu; gpu was tried once; runtimes of tpu-... are estimates of its compiler, which needs no TPU (default: %(default)s)",
+        help="layout:<cpu|gpu>:<random|outputs|default|models> or tile:gpu; gpu was tried once. Runtimes of "
+        f"layout:<{'|'.join(TPUS)}>:... are estimates of the compiler for TPUs (default: %(default)s)",
     )
     what.add_argument("--out", type=Path, metavar="DIR", help="folder of the written tree")
     add_number(what, "--configurations", 64, "number per program or kernel", 2)
