@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -91,7 +91,7 @@ class Task(ABC):
     @property
     def platform(self) -> Platform:
         """The backend."""
-        return Collection.parse(self.collection).source
+        return cast("Platform", Collection.parse(self.collection).source)
 
     @property
     def folder(self) -> Path:

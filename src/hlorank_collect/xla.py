@@ -13,14 +13,13 @@ from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto
 
 TESTED = "0.10.2"
-Platform = str
-"""A backend: cpu, gpu, or one of `TPUS`."""
-TPUS: Mapping[Platform, str] = MappingProxyType(
+Platform = Literal["cpu", "gpu", "tpu-v2", "tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e"]
+TPUS: Mapping[str, str] = MappingProxyType(
     {
         "tpu-v2": "v2:2x2",
         "tpu-v3": "v3:2x2",

@@ -130,13 +130,15 @@ class OptimizedModule:
         if node.opcode in _FREE or node.opcode.endswith("-done"):
             return
         found = _CYCLES.search(node.backend_config)
+        if found is None and not node.shape.dimensions and not node.shape.tuple_shapes:
+            return  # the arithmetic of scalars, such as that of counters
         cycles = int(found[1]) if found else _UNKNOWN
         size = padded_bytes(node.shape) + sum(padded_bytes(self._nodes[operand].shape) for operand in node.operand_ids)
         cost.padded += size
         cost.copies += node.opcode.startswith("copy")
         if cycles != _UNKNOWN:
             cost.cycles += cycles
-        elif math.prod(node.shape.dimensions) > 1 or node.shape.tuple_shapes:  # scalars cost nothing
+        else:
             cost.unknown[node.opcode] += 1
             if node.opcode.endswith("-start"):
                 cost.prefetched += size

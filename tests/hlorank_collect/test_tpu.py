@@ -1,0 +1,138 @@
+"""Estimates of programs for TPUs: sums over modules, proposed layouts, and the compiler where it is installed."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hlorank.data.collection import read_graph
+from hlorank.data.configurations import LayoutConfigurations
+from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank.hlo.layout_space import outputs, tpu_layout_space
+from hlorank_collect.child_process import supervise
+from hlorank_collect.task import LayoutTask
+from hlorank_collect.tpu.estimate import CORES, Cost, OptimizedModule, padded_bytes
+from tests.hlorank_collect.tasks import parsed, small_task
+
+pytest.importorskip("jax", reason="needs jax (extra collect)")
+compiler = pytest.mark.skipif(find_spec("libtpu") is None, reason="needs libtpu (extra tpu)")
+
+LOOP = """
+%body {
+  %p = (s32[], f32[8,128]) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %x = f32[8,128] get-tuple-element(%p), index=1
+  %two = s32[] constant(2)
+  %next = s32[] add(%i, %two)
+  %y = f32[8,128] negate(%x), backend_config={"estimated_cycles":"100"}
+  ROOT %r = (s32[], f32[8,128]) tuple(%next, %y)
+}
+%condition {
+  %p = (s32[], f32[8,128]) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %n = s32[] constant(BOUND)
+  ROOT %c = pred[] compare(%i, %n), direction=DIRECTION
+}
+%small {
+  ROOT %a = f32[8,128] parameter(0)
+}
+%large {
+  %b = f32[8,128] parameter(0)
+  ROOT %s = f32[8,128] sine(%b), backend_config={"estimated_cycles":"7"}
+}
+"""
+ENTRY = """
+  %x = f32[8,128] parameter(0)
+  %choice = pred[] parameter(1)
+  %start = s32[] constant(1)
+  %t = (s32[], f32[8,128]) tuple(%start, %x)
+  %w = (s32[], f32[8,128]) while(%t), condition=%condition, body=%body
+  %y = f32[8,128] get-tuple-element(%w), index=1
+  %z = f32[8,128] conditional(%choice, %y, %y), true_computation=%small, false_computation=%large
+  %unknown = f32[8,128] cosine(%z), backend_config={"estimated_cycles":"9223372036854775807"}
+  %copied = f32[8,128] copy(%unknown), backend_config={"estimated_cycles":"5"}
+  ROOT %reshaped = f32[1024] reshape(%copied)
+"""
+
+
+@pytest.mark.parametrize(("bound", "direction", "trips"), [(9, "LT", 4), (9, "LE", 5), (10, "LT", 5), (1, "LT", 0)])
+def test_costs_are_summed_through_loops_and_branches(bound: int, direction: str, trips: int) -> None:
+    text = LOOP.replace("BOUND", str(bound)).replace("DIRECTION", direction)
+    cost = OptimizedModule(parsed(ENTRY, text)).cost
+    assert cost.cycles == 100 * trips + 7 + 5
+    assert dict(cost.unknown) == {"cosine": 1, "reshape": 1}
+    assert cost.moved == 2 * (4096 + 4096)
+    assert cost.padded == (trips + 4) * (4096 + 4096)
+    assert cost.copies == 1
+    assert cost.nanoseconds(CORES["tpu-v3"]) == pytest.approx((100 * trips + 12) / 0.94 + 4 * 4096 / 450)
+
+
+def test_a_loop_that_counts_otherwise_is_named() -> None:
+    text = (
+        LOOP.replace("BOUND", "9")
+        .replace("DIRECTION", "LT")
+        .replace("s32[] constant(2)", "s32[] get-tuple-element(%p), index=0")
+    )
+    assert OptimizedModule(parsed(ENTRY, text)).cost.unknown["while"] == 1
+
+
+def test_prefetches_run_beside_the_rest() -> None:
+    core = CORES["tpu-v5e"]
+    assert Cost(cycles=1500, prefetched=819).nanoseconds(core) == pytest.approx(1000)
+    assert Cost(cycles=1500, prefetched=819 * 2000).nanoseconds(core) == pytest.approx(2000)
+
+
+def test_arrays_are_padded_to_the_tiles_of_their_layouts() -> None:
+    shape = HloModuleProto().host_program_shape.result
+    shape.element_type = 16  # bf16
+    shape.dimensions[:] = [3, 5, 130]
+    shape.layout.minor_to_major[:] = [1, 2, 0]
+    shape.layout.tiles.add(dimensions=[8, 128])
+    assert padded_bytes(shape) == 3 * 128 * 136 * 2
+    shape.layout.minor_to_major[:] = [2, 1, 0]
+    assert padded_bytes(shape) == 3 * 8 * 256 * 2
+    shape.layout.ClearField("tiles")
+    assert padded_bytes(shape) == 3 * 5 * 130 * 2
+
+
+def test_layouts_are_those_that_the_compiler_takes() -> None:
+    module = parsed("""
+      %x = f32[2,9,9,4] parameter(0)
+      %k = f32[3,3,4,8] parameter(1)
+      %y = f32[2,9,9,8] convolution(%x, %k), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f
+      %z = f32[2,9,9,8] negate(%y)
+      %c = f32[8,2,9,9] convolution(%z, %k), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01oi->fb01
+      ROOT %r = f32[16,81] reshape(%c)
+    """)
+    space = tpu_layout_space(module)
+    assert space.ranks.tolist() == [[4, 0, 0], [4, 4, 0], [0, 0, 0]]  # no parameters of the program, no reshapes
+    assert space.orders[0, 0].tolist() == [[3, 0, 2, 1], [0, 3, 2, 1]]
+    assert space.orders[1, 0].tolist() == [[0, 1, 3, 2], [1, 0, 3, 2]]
+    assert space.size == 3 * 3 * 25
+    drawn = outputs(space, 9, np.random.default_rng(0), lambda _: np.zeros(0))
+    assert len(drawn) == 9
+    assert (drawn[:, :, 6:] == -1).all()
+
+
+@compiler
+@pytest.mark.slow
+def test_estimates_are_those_of_the_compiler_and_the_same_again(programs: Path) -> None:
+    task = small_task(
+        LayoutTask,
+        program="user_programs:dots",
+        arguments="f32[256,512] f32[512,384]",
+        collection="layout:tpu-v3:random",
+        output=str(programs / "out"),
+    )
+    outcome = supervise(task, hang_seconds=300)
+    assert outcome.about is not None, outcome.reason
+    assert (outcome.about["runtimes"], outcome.about["device"]) == ("estimated", "TPU v3")
+    graph = read_graph(task.npz(outcome.about["name"]), "layout")
+    assert isinstance(graph.configurations, LayoutConfigurations)
+    assert len(graph.configurations) == outcome.about["measured"] == 4
+    assert graph.measurements.runtime[0] == outcome.about["runtime_ns"]["default"] > 100
+    again = supervise(task, hang_seconds=300)
+    assert {**outcome.about, "seconds": 0} == {**(again.about or {}), "seconds": 0}
