@@ -40,6 +40,7 @@ NOT_IMPORTED = {
     **dict.fromkeys(("hydra-joblib-launcher", "hydra-submitit-launcher", "hydra-ray-launcher"), "Hydra finds it"),
     "psycopg": "a driver that SQLAlchemy imports",
     "jaxlib": "pinned together with jax",
+    "libtpu": "jax loads it",
     "keras": "examples/zoo imports it",
     "dvc": "a command of the pipeline; scripts/params.py imports it",
 }

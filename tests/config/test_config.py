@@ -112,7 +112,7 @@ def test_every_file_of_conf_loads_unchanged(group: str, option: str, monkeypatch
         ("paths", None, "paths=null: Input should be a valid dictionary"),
         ("paths.raw", "s3://store/raw", "paths.raw=s3://store/raw: expected a folder"),
         ("tracking.uri", "http://me:pw@host", "tracking.uri=http://***@host: expected an address without its password"),
-        ("collection", "layout:xla", "collection=layout:xla: expected layout/<source>/<default, random or models>"),
+        ("collection", "layout:xla", "collection=layout:xla: expected layout/<source>/"),
         ("seed", "???", "seed: no value"),
         ("output", "${nowhere}", "output: Interpolation key 'nowhere' not found"),
         ("evaluate", {"index_file": "i.json", "splits": ["test"]}, 'evaluate.splits=["test"]: expected valid among'),

@@ -8,11 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hlorank.config import ConfigError
 from hlorank.data.collection import read_graph
 from hlorank.data.configurations import LayoutConfigurations
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_space import outputs, tpu_layout_space
 from hlorank_collect.child_process import supervise
+from hlorank_collect.commands.collect import _collection
+from hlorank_collect.program import require_device
 from hlorank_collect.task import LayoutTask
 from hlorank_collect.tpu.estimate import CORES, Cost, OptimizedModule, padded_bytes
 from tests.hlorank_collect.tasks import parsed, small_task
@@ -115,6 +118,15 @@ def test_layouts_are_those_that_the_compiler_takes() -> None:
     drawn = outputs(space, 9, np.random.default_rng(0), lambda _: np.zeros(0))
     assert len(drawn) == 9
     assert (drawn[:, :, 6:] == -1).all()
+
+
+def test_what_cannot_be_estimated_is_refused_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hlorank_collect.program.find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=r"tpu-v3: .*hlorank\[tpu\]"):
+        require_device("tpu-v3")
+    for address in ("tile:tpu-v3", "layout:tpu-v9:random"):
+        with pytest.raises(ConfigError, match=address):
+            _collection(address)
 
 
 @compiler
