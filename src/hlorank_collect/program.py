@@ -124,7 +124,9 @@ def require_device(platform: str) -> None:
         return
     if platform in xla.TPUS:
         if find_spec("libtpu") is None:
-            raise ConfigError(f"{platform}: compiling for TPUs needs libtpu (Google's licence): pip install 'hlorank[tpu]'")
+            raise ConfigError(
+                f"{platform}: compiling for TPUs needs libtpu (Google's licence): pip install 'hlorank[tpu]'"
+            )
         return
     # In a process of its own: the search reserves most of a GPU's memory, which the measurements need.
     command = [sys.executable, "-P", "-c", f"import jax; jax.devices({platform!r})"]
