@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 ROOT = Path(__file__).parents[1]
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # in one process, libtpu and PyTorch end it
 hypothesis.settings.register_profile("hlorank", deadline=None)  # a busy machine changes no result
 hypothesis.settings.load_profile("hlorank")
 Settings = Callable[..., Config]

@@ -50,7 +50,7 @@ def test_addresses_are_read_in_all_their_forms() -> None:
         "a:b",
         "tile:a b",
     ):
-        with pytest.raises(ConfigError, match=r"layout:<source>:<default\|random\|models>.*tile:<source>"):
+        with pytest.raises(ConfigError, match=r"layout:<source>:<default\|random\|outputs\|models>.*tile:<source>"):
             Collection.parse(other)
 
 
