@@ -34,7 +34,7 @@ repro: $(READY) ## Run the pipeline (dvc repro), JOBS=3 stages at the same time,
 # `dvc exp show` has a column for each parameter, metric and dependency, and no setting that hides any.
 experiments: $(READY) ## Compare the experiments of `dvc exp show`, a column each: Kendall tau on valid, changed parameters
 	@dvc exp show --csv --only-changed --keep '.*valid.tau' \
-	  --drop '(Created|State|Executor|typ|parent|reports|pipeline|[^:]*/[^:]*$$|.*(test|slowdown))' | \
+	  --drop '(Created|State|Executor|typ|parent|reports|pipeline|constraints|[^:]*/[^:]*$$|.*(test|slowdown))' | \
 	  sed '1s#reports/\([^:,]*\)/scores.json:valid.tau#\1#g' | \
 	  python -c 'import sys, pandas; t = pandas.read_csv(sys.stdin, dtype=str); name = t.pop("Experiment"); \
 	    print(t.set_axis(name.fillna(t.pop("rev"))).T.fillna("").to_string(index_names=False))'

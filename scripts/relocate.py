@@ -16,8 +16,13 @@ from hlorank.config import ConfigError
 from hlorank.files import atomic_folder, redact_credentials
 from hlorank.runs.store import existing_store, is_database
 
-_EXPERIMENTS = SqlExperiment.artifact_location
-_ADDRESSES = (_EXPERIMENTS, SqlRun.artifact_uri, SqlLoggedModel.artifact_location, SqlModelVersion.storage_location)
+_EXPERIMENTS = SqlExperiment.__table__.c.artifact_location
+_ADDRESSES = (
+    _EXPERIMENTS,
+    SqlRun.__table__.c.artifact_uri,
+    SqlLoggedModel.__table__.c.artifact_location,
+    SqlModelVersion.__table__.c.storage_location,
+)
 
 
 def relocate(old: Path, new: Path) -> int:
@@ -37,7 +42,7 @@ def relocate(old: Path, new: Path) -> int:
                         with atomic_folder(target) as copy:
                             shutil.copytree(place, copy, dirs_exist_ok=True)
                     changed += 1
-                    update = sqlalchemy.update(column.class_).where(column == address)
+                    update = sqlalchemy.update(column.table).where(column == address)
                     connection.execute(update.values({column.key: target.as_uri()}))
     return changed
 

@@ -17,7 +17,7 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
 import hydra_plugins.hlorank_pipeline as pipeline_plugin
-from hlorank.config import TrainerConfig
+from hlorank.config import ConfigError, TrainerConfig
 from hlorank.config.root import Training
 from hlorank.datasets import PROCESSED
 from hlorank.models.baselines.baseline import BASELINES
@@ -40,6 +40,11 @@ def test_the_pipeline_has_all_methods_of_the_kind_of_each_collection() -> None:
     overrides["omit"] = "tile/b-full,layout/c/random-gst"
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         composed = compose("config", overrides=[f"pipeline.{k}=[{v}]" for k, v in overrides.items()])
+        none_left = compose(
+            "config", ["pipeline.methods=[gst]", "pipeline.layout=[layout/cpu/default]", "pipeline.tile=[]"]
+        )
+    with pytest.raises(ConfigError, match=r"pipeline\.omit"):
+        load_composed(none_left)
     pipeline = load_composed(composed).pipeline
     assert pipeline.collections == ["layout/a/random", "tile/b", "tile/c"]
     names = ["layout/a/random-full", "layout/a/random-gst", "tile/c-full"]

@@ -92,7 +92,8 @@ def _record_failure(client: Any, parent: str, overrides: Iterable[str], error: E
     run = next((run for run in reversed(runs) if _state(run) != "finished"), None)
     if run is None:
         experiment = client.get_run(parent).info.experiment_id
-        run = client.create_run(experiment, run_name="failed", tags={**tags, _PARENT: parent})
+        name = one_line(f"failed {' '.join(map(redact_credentials, overrides))}")[: store.NAME_LENGTH]
+        run = client.create_run(experiment, run_name=name, tags={**tags, _PARENT: parent})
     text = next(filter(None, str(error).splitlines()), "")
     reason = one_line(": ".join(filter(None, [type(error).__name__, text])))  # a tag has room for it
     client.set_tag(run.info.run_id, _REASON, reason)

@@ -51,6 +51,8 @@ def _trainings(layout: Names, methods: Names, tile: Names, of_tile: Names, omit:
         for collection, method in pairs
     }
     omitted = {f"{_paths([name.rpartition('-')[0]])[0]}-{name.rpartition('-')[2]}" for name in omit}
+    if named and not named.keys() - omitted:
+        raise ValueError(f"pipeline: no training is left, as pipeline.omit leaves out {', '.join(named)}")
     return OmegaConf.create({name: training for name, training in named.items() if name not in omitted})
 
 
