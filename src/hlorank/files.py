@@ -120,7 +120,7 @@ def in_main(place: str) -> str:
     kept = not path or path.startswith("/") or ":" in path or scheme.partition("+")[0] not in {"", "sqlite"}
     if kept or (main := main_folder()) == Path.cwd():
         return place
-    return f"{scheme}:///{quote(str(main / path))}" if scheme else str(main / path)
+    return f"{scheme}:///{quote(str(main))}/{path}" if scheme else str(main / path)
 
 
 @contextmanager

@@ -350,6 +350,19 @@ def test_a_file_nested_deeper_than_protobuf_reads_is_not_called_truncated(tmp_pa
         list(read_records(tmp_path / "a.pb"))
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_record_that_is_nested_too_deep_leaves_the_others(
+    order: int, tmp_path: Path, layout_record: ModuleTuningData
+) -> None:
+    deep = b""
+    for number in [1, 3, 2, 3, *[4] * 150][::-1]:
+        deep = entry(number, deep)
+    parts = [layout_record.SerializeToString(), deep][::order]
+    (tmp_path / "a.pb").write_bytes(TuningData(modules=parts).SerializeToString())
+    found = [bool(record.module.computations) for record in read_records(tmp_path / "a.pb")]
+    assert found == [True, False][::order]
+
+
 @pytest.fixture
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Divide all limits by a thousand, but for 8 runs."""

@@ -56,7 +56,7 @@ def summary(folder: Path) -> list[dict[str, Any]]:
         report = read_json(file)
         about = {"collection": str(Collection.parse("/".join(address))), "method": method}
         facts = {"experiment": report.get("experiment"), "one_segment": bool(report.get("one_segment"))}
-        model = folder.with_name("models") / file.relative_to(folder).parent
+        model = folder.absolute().with_name("models") / file.relative_to(folder).parent
         facts |= {"steps": report.get("steps"), "stale": (model / SPEC).is_file() and not is_of_model(report, model)}
         for split in report.keys() & SPLITS:
             indexed = report[split].pop("indexed", None)

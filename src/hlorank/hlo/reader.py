@@ -6,6 +6,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -117,6 +118,10 @@ def graph_name(path: Path) -> str:
     return _SUFFIX.sub("", path.name)
 
 
+class _TooDeepError(DataError):
+    """A message that nests deeper than protobuf reads."""
+
+
 def _parse(message: type[_M], data: bytes) -> _M:
     """Parse a message of a limited size and depth; bytes that are not a message give an empty message."""
     check_counts(message, data)
@@ -124,7 +129,9 @@ def _parse(message: type[_M], data: bytes) -> _M:
         return message.FromString(data)
     except DecodeError as error:
         if re.search("depth|nesting", str(error), re.IGNORECASE):  # by upb, and in Python; it has no class of its own
-            raise DataError("file", "messages that protobuf reads", "one that nests deeper than its limit") from None
+            raise _TooDeepError(
+                "file", "messages that protobuf reads", "one that nests deeper than its limit"
+            ) from None
         return message()
 
 
@@ -144,14 +151,24 @@ def _is_tuning(tuning: ModuleTuningData) -> bool:
 
 def _tuning_parts(data: bytes) -> list[bytes]:
     """Return the serialized records of a TuningData; none of another message."""
-    parts = [*_parse(TuningData, data).modules]
-    return parts if any(_is_module(_parse(ModuleTuningData, part).module) for part in parts) else []
+    parts, deep = [*_parse(TuningData, data).modules], None
+    for part in parts:
+        try:
+            if _is_module(_parse(ModuleTuningData, part).module):
+                return parts
+        except _TooDeepError as error:
+            deep = error
+    if deep is not None:
+        raise deep
+    return []
 
 
 def _tuning_records(path: Path, parts: Sequence[bytes]) -> Iterator[Record]:
     for index, part in enumerate(parts):
         # A part that is no record becomes an empty record, which `featurize` refuses; other parts can still be read.
-        tuning = _parse(ModuleTuningData, part)
+        tuning = ModuleTuningData()
+        with suppress(_TooDeepError):
+            tuning = _parse(ModuleTuningData, part)
         # Official names contain the fingerprint as a signed number.
         fingerprint = tuning.fingerprint - 2**64 * (tuning.fingerprint >= 2**63)
         yield Record(f"{graph_name(path)}_{fingerprint:x}", path, f"modules[{index}].", tuning.module, tuning)
