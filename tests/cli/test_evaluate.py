@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 
 import hlorank
+from hlorank.data.collection import read_graph
+from hlorank.data.configurations import LayoutConfigurations, order_fingerprint
+from hlorank.files import write_json
 from tests.cli.conftest import Command
 from tests.data.npz_files import Arrays, save
 
@@ -58,3 +62,7 @@ def test_a_submission_of_rank_is_evaluated(
     for row, graph in zip(rows, ranked, strict=True):
         # Kendall tau may differ, as a ranking breaks the ties of equal configurations.
         assert [row[f"slowdown_{k}"] for k in (1, 5, 10)] == [graph["comparison"][f"slowdown_{k}"] for k in (1, 5, 10)]
+    values = cast("LayoutConfigurations", read_graph(graphs[0], "layout").configurations).values()
+    for order, status in ((order_fingerprint([values]), 0), (order_fingerprint([values[::-1]]), 2)):
+        write_json(tmp_path / "submission.csv.orders.json", {f"{LAYOUT}:{graphs[0].stem}": order})
+        assert (order in call("evaluate", path, *options, status=status)[1]) == bool(status)

@@ -21,7 +21,7 @@ from hlorank.data.collection import Collection, Split, graph_files, read_graph
 from hlorank.evaluation import evaluate as module
 from hlorank.evaluation.evaluate import SUBMISSION, ModelScores, evaluate, evaluate_collection
 from hlorank.evaluation.graph_report import PER_GRAPH, PREDICTIONS, WRONG, per_graph_columns
-from hlorank.evaluation.submission import read_submission
+from hlorank.evaluation.submission import check_orders, main, read_submission
 from hlorank.featurize.features import GraphFeatures
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.files import METRICS, RUN, SCORES, DataError, read_json, write_json
@@ -191,6 +191,32 @@ def test_a_wrong_index_file_is_named_before_anything_is_scored(tmp_path: Path, c
     if "a" in content and isinstance(wrong := content["a"], list) and wrong:
         assert caught.value.found == wrong[1]
     assert not (tmp_path / "report").exists()
+
+
+def test_files_that_name_another_order_of_configurations_are_refused_and_others_warned_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    graphs = [make_graph([0, 1, 2], [1, 2, 3], name="a"), make_graph([2, 0, 1], [1, 2, 3], name="b")]
+    for graph in graphs:
+        vars(graph.configurations)["codebook"][:, 0] = [1, 3, 2]
+    features = Memory(valid=graphs, test=[replace(graph, runtime=np.zeros(3, dtype=np.int64)) for graph in graphs])
+    write_json(path := tmp_path / "indices.json", {"a": [0, 1], "b": [0, 1]})
+    settings = config("valid", "test", index_file=path)
+    evaluate_collection(features, LAYOUT, settings, tmp_path / "report")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    submission = tmp_path / "report" / SUBMISSION
+    shutil.copy(f"{submission}.orders.json", f"{path}.orders.json")  # the graphs of test are those of valid
+    main([str(merged := tmp_path / "merged.csv"), str(submission)])
+    check_orders(merged, LAYOUT, graphs)
+    evaluate_collection(features, LAYOUT, settings, tmp_path / "report")
+    assert len(caplog.records) == 1
+    swapped = [replace(graphs[0], row_of=graphs[1].row_of), graphs[1]]
+    for call in (
+        lambda: evaluate_collection(Memory(valid=swapped), LAYOUT, config("valid", index_file=path), tmp_path),
+        lambda: check_orders(merged, LAYOUT, swapped),
+    ):
+        with pytest.raises(DataError, match=r"a: .*\.orders\.json"):
+            call()
 
 
 @pytest.mark.parametrize("scores", [[0.0, math.nan], [-math.inf, 0.0], [0.0, 1.0, 2.0]])

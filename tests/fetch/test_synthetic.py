@@ -1,4 +1,4 @@
-"""Origin synthetic: the tree it writes, resuming, the structure of its graphs, and the runtime against plain loops."""
+"""Origin synthetic: the tree it writes, resuming, and the structure of its graphs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from hlorank.config import ConfigError, parse
 from hlorank.data.collection import SPLITS, Collection, graph_files, read_graph
 from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph
 from hlorank.data.graph import Graph
 from hlorank.fetch import synthetic
-from hlorank.fetch.synthetic import RuntimeModel, SyntheticConfig, fetch, layout_graph
+from hlorank.fetch.synthetic import SyntheticConfig, fetch, layout_graph
 from hlorank.fetch.synthetic_graphs import ELEMENTWISE, build_graph
 from hlorank.hlo.node_features import COLUMNS, OPCODES, SHAPE
 from tests.trees import contents
@@ -179,63 +178,3 @@ def test_a_graph_of_nlp_size_is_generated_in_bounded_memory() -> None:
     tracemalloc.stop()
     assert layouts(measured).codes.shape == (50_000, 800)
     assert peak < 2**29  # the float32 array would take 2.9 GB
-
-
-# Runtime
-
-FREE = ("parameter", "constant", "broadcast", "tuple", "get-tuple-element", "while")
-BYTES = {11: 4, 13: 2, 16: 0}  # by the column of the type: f32, bf16, tuple
-
-
-def runtime(graph: Graph, configurations: LayoutConfigurations) -> NDArray[np.float64]:
-    return RuntimeModel(graph, configurations.node_ids, configurations.codebook)(configurations.codes)
-
-
-def plain_runtime(graph: Graph, node_ids: list[int], configuration: NDArray[np.int8]) -> float:
-    """Return the runtime by the module's formula, node by node, for one configuration."""
-    slots = dict(zip(node_ids, configuration.tolist(), strict=True))
-    names = [NAMES[opcode] for opcode in graph.node_opcode.tolist()]
-    size = [
-        math.prod(shape(graph, node)) * BYTES[int(np.argmax(graph.node_feat[node, 2:21]))]
-        for node in range(graph.nodes)
-    ]
-
-    def chosen(node: int, tensor: int, of: int) -> tuple[int, ...]:
-        return tuple(dim for dim in slots[node][6 * tensor : 6 * tensor + 6] if dim >= 0) or order(graph, of)
-
-    def padded(node: int, layout: tuple[int, ...]) -> float:
-        minor = shape(graph, node)[layout[0]] if layout else 128
-        return size[node] * math.sqrt(math.ceil(minor / 128) * 128 / minor)
-
-    layout_of: list[tuple[int, ...]] = []
-    total = 0.0
-    for node, name in enumerate(names):
-        inputs, dims = operands(graph, node), shape(graph, node)
-        alike = [v for v in inputs if name in ELEMENTWISE and names[v] not in FREE and shape(graph, v) == dims]
-        layout_of.append(layout_of[alike[-1]] if alike else order(graph, node))
-        if node in slots:
-            layout_of[node] = chosen(node, 0, node)
-            first, last = inputs[0], inputs[-1]
-            wanted = chosen(node, 1, first)
-            moved = padded(first, wanted) + (padded(last, chosen(node, 2, last)) if name == "convolution" else 0)
-            total += moved / synthetic.BANDWIDTH
-            if layout_of[first] != wanted:
-                total += size[first] / synthetic.COPY_BANDWIDTH
-            if name != "reshape":
-                flops = 2 * math.prod(dims) * math.prod(shape(graph, last)) / dims[-1]
-                miss = 1.0 if wanted[0] == len(shape(graph, first)) - 1 else synthetic.MISS
-                total += flops / synthetic.FLOPS * miss
-        if name not in FREE:
-            total += synthetic.OVERHEAD + padded(node, layout_of[node]) / synthetic.BANDWIDTH
-    return total
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_the_runtime_equals_plain_loops(seed: int) -> None:
-    measured = small(seed, nodes=150, configurable_nodes=12, configurations=12, noise=0.0, repeated=0.0)
-    configurations = layouts(measured)
-    ids = configurations.node_ids.tolist()
-    expected = [plain_runtime(measured.graph, ids, row) for row in configurations.values()]
-    assert runtime(measured.graph, configurations) == pytest.approx(expected, rel=1e-12)
-    assert measured.measurements.runtime.tolist() == np.rint(expected).tolist()
-    assert np.std(expected) > 0

@@ -32,7 +32,7 @@ NPZ_NAMES = {f"{split}/{split}_{name}.npz" for split in SPLITS for name in range
 
 def npz(seed: int, size: int = 100) -> bytes:
     file = io.BytesIO()
-    np.savez(file, array=np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8))
+    np.savez(file, config_feat=np.random.default_rng(seed).integers(0, 256, (size, 1), dtype=np.uint8))
     return file.getvalue()
 
 
@@ -138,6 +138,32 @@ def test_settings_that_cannot_be_fetched_are_refused_before_anything_is_written(
     assert [*tmp_path.rglob("*")] == [tmp_path / "raw", *reversed(output.parents[:2]), output, output / "train"]
 
 
+def test_the_manifest_has_number_and_order_of_configurations_and_their_release(
+    server: Server, tmp_path: Path, shared_data: Path
+) -> None:
+    layouts = np.random.default_rng(0).integers(-1, 6, (5, 2, 18))
+    (real,) = graph_files(shared_data / "tpugraphs" / "npz", XLA, "valid")
+    graphs = {"train": dict[str, bytes](), "valid": {"real": real.read_bytes()}}
+    parts: list[Any] = [layouts, layouts[::-1], layouts.astype(np.float32)]
+    for number, part in enumerate(parts):
+        np.savez_compressed(file := io.BytesIO(), node_config_feat=part, config_runtime=np.arange(5))
+        graphs["train"][str(number)] = file.getvalue()
+    for split, named in graphs.items():
+        members = [member(f"npz/layout/xla/default/{split}/{name}.npz", data) for name, data in named.items()]
+        server.files |= {"LICENSE": b"licence", f"npz_layout_xla_default_{split}.tar": tar(*members)}
+    manifest = fetch(server.base_url, tmp_path, "train", "valid") / "MANIFEST.json"
+    before = read_json(manifest)
+    order, other = (hashlib.sha256(part.astype(np.int8).tobytes()).hexdigest()[:16] for part in parts[:2])
+    assert before["train"]["configurations"] == {"0.npz": [5, order], "1.npz": [5, other], "2.npz": [5, order]}
+    assert (before["train"]["release"], before["valid"]["release"]) == (None, "2023-08")
+    manifest.write_text(
+        json.dumps({split: {key: before[split][key] for key in ("archive", "files")} for split in before})
+    )
+    fetch(server.base_url, tmp_path, "train", "valid")
+    assert read_json(manifest) == before
+    assert len(server.requests) == 3, "a manifest without orders is completed from the files"
+
+
 # Damaged files
 
 
@@ -217,7 +243,7 @@ def test_a_folder_of_archives(tmp_path: Path) -> None:
         fetch(mine, tmp_path)
     forget(tmp_path)
     (mine / TRAIN).write_bytes(DAMAGED)
-    with pytest.raises(DataError, match=r"train_0\.npz: array: .*damaged"):
+    with pytest.raises(DataError, match=r"train_0\.npz: config_feat: .*damaged"):
         fetch(mine, tmp_path)
     assert (mine / TRAIN).exists()
 

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     from hlorank.evaluation.summary import METRIC_COLUMNS, metric_cells
 
     evaluator = Evaluator(arguments.collection, arguments.root, arguments.split, arguments.cache)
-    result = evaluator.eval(read_scores(arguments.scores, evaluator.collection))
+    result = evaluator.eval(read_scores(arguments.scores, evaluator.collection), arguments.scores)
     columns = [Column("graph"), Column("configs", 3, number=True), *METRIC_COLUMNS.values(), Column("note", 5)]
     rows: list[Sequence[str] | str] = []
     for graph in result["per_graph"]:

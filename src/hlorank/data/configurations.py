@@ -5,6 +5,7 @@ Objects are validated on construction: an array of another dtype, shape or range
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -59,6 +60,18 @@ def unpack_layouts(keys: Int64) -> NDArray[np.int8]:
     for column, power in enumerate(_POWERS):  # one column at a time, as 18 numbers of 64 bits for each key are many
         rows[..., column] = keys // power % _RADIX + LAYOUT_MIN
     return rows
+
+
+def order_fingerprint(chunks: Iterable[NDArray[Any]]) -> str:
+    """Return the identity of configurations in their order: 16 digits of the SHA-256 of their values, row by row.
+
+    Layouts, (..., nodes, 18), count as int8 and tiles, (..., 24), as float32, however a file stores them.
+    """
+    digest = hashlib.sha256()
+    with np.errstate(invalid="ignore"):  # of values that no layout has
+        for chunk in chunks:
+            digest.update(np.ascontiguousarray(chunk, dtype=np.int8 if chunk.ndim == 3 else "<f4").data)
+    return digest.hexdigest()[:16]
 
 
 @dataclass(frozen=True, eq=False)

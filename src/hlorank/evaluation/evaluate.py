@@ -20,7 +20,7 @@ from hlorank.compute import SERIAL, find_device, map_graphs
 from hlorank.config import ComputeConfig, Config, EvaluateConfig
 from hlorank.data.collection import SPLITS, Collection, Kind, Split
 from hlorank.evaluation import graph_report
-from hlorank.evaluation.submission import open_submission
+from hlorank.evaluation.submission import check_orders, graph_order, open_submission
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import METRICS, SPEC, DataError, flatten, read_json
@@ -98,7 +98,7 @@ def _loaded(scores: ModelScores) -> tuple[TrainedModel, GraphLoader]:
     return trained, GraphLoader(scores.features, None if trained.partition is None else scores.segments)
 
 
-def _read_indices(path: Path, scored: ModelScores) -> dict[str, NDArray[np.int64]]:
+def _read_indices(path: Path, scored: ModelScores, collection: Collection) -> dict[str, NDArray[np.int64]]:
     """Read an index file, a JSON object of graph -> configuration indices, for the graphs of the split valid."""
     names = {*scored.store.graphs("valid")}
     listed = {name: indices for name, indices in read_json(path).items() if name in names}
@@ -112,6 +112,8 @@ def _read_indices(path: Path, scored: ModelScores) -> dict[str, NDArray[np.int64
             wrong = [index for index in indices if type(index) is not int or not 0 <= index <= last]
         if wrong:
             raise DataError(name, f"a list of configuration indices in 0..{last}", wrong[0], file=path)
+    if collection.kind == "layout":  # features of tiles are scaled: their order is not known here
+        check_orders(path, collection, (scored.store.open("valid", name) for name in listed))
     return {name: np.array(indices, dtype=np.int64) for name, indices in listed.items()}
 
 
@@ -156,7 +158,7 @@ def evaluate_collection(
     splits, kind = [split for split in SPLITS if split in config.splits], collection.kind
     indices: dict[str, NDArray[np.int64]] = {}
     if config.index_file is not None:
-        indices = _read_indices(files.resolve_path(config.index_file), scored)
+        indices = _read_indices(files.resolve_path(config.index_file), scored, collection)
     tasks = [
         (split, name, indices.get(name) if split == "valid" else None)
         for split in splits
@@ -173,7 +175,7 @@ def evaluate_collection(
         results = map_graphs(evaluate_graph, tasks, compute, "Scoring")
         for (split, name, _), (graph_rows, shown, found, order) in zip(tasks, results, strict=True):
             if order is not None:
-                submit(name, order)
+                submit(name, order, graph_order(scored.store.open(split, name)) if kind == "layout" else None)
             if split == "valid" and config.index_file is not None and name not in indices:
                 note = f"not in {Path(config.index_file).name}"
                 graph_rows[0]["note"] = "; ".join(filter(None, [graph_rows[0]["note"], note]))

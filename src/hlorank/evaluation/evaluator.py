@@ -13,6 +13,7 @@ from hlorank.config import ConfigError
 from hlorank.data.collection import RAW, SPLITS, Collection, Split
 from hlorank.datasets import processed_store
 from hlorank.evaluation.graph_report import check_scores, mean_metrics, report_graph
+from hlorank.evaluation.submission import check_orders
 from hlorank.files import DataError
 
 
@@ -60,11 +61,12 @@ class Evaluator:
             "A lower score means faster, so predicted runtimes are scores; scores are only compared inside one graph."
         )
 
-    def eval(self, scores: Mapping[str, ArrayLike]) -> dict[str, Any]:
+    def eval(self, scores: Mapping[str, ArrayLike], file: Path | None = None) -> dict[str, Any]:
         """Compute the metrics of scores; docs/reference/metrics.md defines them.
 
         Args:
             scores: `expected_input_format` describes them.
+            file: the file that they were read from, which may name the order of configurations that it is of.
 
         Returns:
             The values of one split of metrics.json: `graphs` (ranked), `skipped`, `withheld`, and means over the ranked
@@ -74,11 +76,13 @@ class Evaluator:
 
         Raises:
             DataError: `scores` is no mapping, or the scores of a graph are missing, of another number, NaN or infinite,
-                or of an unknown graph.
+                or of an unknown graph, or `file` names another order than that of the npz files.
         """
         if not isinstance(scores, Mapping):
             raise DataError("scores", "a mapping of the names of graphs to their scores", type(scores).__name__)
         self._check_graphs(scores)
+        if file is not None:
+            check_orders(file, self.collection, (self._store.open(self.split, name) for name in self.configurations))
         kind, rows = self.collection.kind, []
         for name, count in self.configurations.items():
             key = f"scores of {name}"

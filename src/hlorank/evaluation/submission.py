@@ -1,6 +1,8 @@
 """Files of scores: CSV, npz, or a submission of the Kaggle competition "Google - Fast or Slow?".
 
-A submission has rankings of graphs with withheld labels.
+A submission has rankings of graphs with withheld labels. The releases of TpuGraphs hold the same configurations in
+different orders: `<file>.orders.json` next to a file says which order its indices refer to, <collection>:<graph> ->
+`order_fingerprint`, as in the MANIFEST.json of fetch.
 `python -m hlorank.evaluation.submission MERGED FILE...` merges the files of several collections.
 """
 
@@ -8,19 +10,25 @@ from __future__ import annotations
 
 import argparse
 import csv
+import logging
 import re
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hlorank.data.collection import Collection
+from hlorank.data.configurations import order_fingerprint
 from hlorank.data.npz import NpzFile
-from hlorank.files import DataError, atomic_path, open_file
+from hlorank.featurize.features import GraphFeatures, LayoutFeatures
+from hlorank.files import DataError, atomic_path, open_file, read_json, write_json
+
+log = logging.getLogger(__name__)
 
 HEADER = "ID,TopConfigs"
 TILE_TOP = 5
@@ -32,30 +40,59 @@ _COLUMNS = ("graph", "configuration", "score")
 _INDICES = re.compile(r"[0-9]{1,18}(;[0-9]{1,18})*")  # of at most 18 digits, which int64 holds
 _UNSAFE = re.compile(r'[,"\s]')
 _SHOWN = 60
+_ROWS, _ORDERS = 256, ".orders.json"
+
+
+def _orders(path: Path) -> dict[str, Any]:
+    beside = path.with_name(path.name + _ORDERS)
+    return read_json(beside) if beside.is_file() else {}
+
+
+def graph_order(graph: GraphFeatures) -> str:
+    """Return the `order_fingerprint` of a graph's configurations; tiles must have the official columns."""
+    parts, rows = graph.configurations, np.array_split(graph.row_of, 1 + len(graph.row_of) // _ROWS)
+    if isinstance(parts, LayoutFeatures):
+        return order_fingerprint(parts.codebook[parts.codes[row]] for row in rows)
+    return order_fingerprint(parts.feat[row] for row in rows)
+
+
+def check_orders(path: Path, collection: Collection, graphs: Iterable[GraphFeatures]) -> None:
+    """Refuse a file that names another order than a graph has; warn once of TpuGraphs graphs that it does not name."""
+    named, unnamed = _orders(path), 0
+    for graph in graphs:
+        if (stated := named.get(f"{collection}:{graph.name}")) is None:
+            unnamed += collection.on_tpu
+        elif stated != (order := graph_order(graph)):
+            expected = f"configurations in the order {order}, as here; use the release of the data that the file is of"
+            raise DataError(graph.name, expected, f"{stated} in {path.name}{_ORDERS}", file=path)
+    if unnamed:
+        log.warning("%s: names no order of configurations, in which releases of TpuGraphs differ (see docs)", path)
 
 
 @contextmanager
-def open_submission(
-    path: Path, collection: Collection | None = None
-) -> Iterator[Callable[[str, NDArray[np.int64]], None]]:
+def open_submission(path: Path, collection: Collection | None = None) -> Iterator[Callable[..., None]]:
     """Open a submission, which replaces `path` when the block succeeds; no row is held in memory.
 
-    It yields a function that adds one graph, given its name (without a collection, the ID of its row) and its ranking,
-    (configurations,) int64; a tile row keeps the first 5.
+    It yields a function that adds one graph, given its name (without a collection, the ID of its row), its ranking,
+    (configurations,) int64, and the order of its configurations if it is known; a tile row keeps the first 5.
     """
-    added = set[str]()
+    added, orders = set[str](), dict[str, str]()
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         file.write(f"{HEADER}\n")
 
-        def add(graph: str, ranking: NDArray[np.int64]) -> None:
+        def add(graph: str, ranking: NDArray[np.int64], order: str | None = None) -> None:
             row_id = graph if collection is None else f"{collection}:{graph}"
             kept = ranking[:TILE_TOP] if row_id.startswith("tile") else ranking
             if _UNSAFE.search(row_id):
                 raise DataError("graph", "a name without commas, quotes and blanks", repr(graph))
             _check(row_id, kept, added)
             file.write(f"{row_id},{';'.join(map(str, kept.tolist()))}\n")
+            orders.update({row_id: order} if order else {})
 
         yield add
+    (beside := path.with_name(path.name + _ORDERS)).unlink(missing_ok=True)
+    if orders:
+        write_json(beside, orders)
 
 
 def _check(row_id: str, indices: NDArray[np.int64], seen: set[str]) -> None:
@@ -158,8 +195,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     seen = set[str]()
     with open_submission(options.merged) as add:
         for file in options.files:
+            orders = _orders(file)
             for row_id, indices in read_submission(file, seen):
-                add(row_id, indices)
+                add(row_id, indices, orders.get(row_id))
     print(f"{options.merged}: {len(seen)} rows")  # noqa: T201 - the result of a command
 
 

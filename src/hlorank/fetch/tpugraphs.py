@@ -22,6 +22,7 @@ from hlorank import files
 from hlorank.compute import SERIAL, map_graphs
 from hlorank.config import ConfigError, Section, Split, parse, read_section
 from hlorank.data.collection import SPLITS, Collection
+from hlorank.data.configurations import order_fingerprint
 from hlorank.data.graph import check_name
 from hlorank.data.npz import NpzFile
 from hlorank.fetch.download import Digest, download, extract, require_space
@@ -30,9 +31,12 @@ logger = logging.getLogger(__name__)
 
 COLLECTIONS = ("layout:xla:default", "layout:xla:random", "layout:nlp:default", "layout:nlp:random", "tile:xla")
 LICENSE = "LICENSE"
-MANIFEST = "MANIFEST.json"  # in the collection's folder: the files of each complete split, the digest of its archive
+MANIFEST = "MANIFEST.json"  # in the collection's folder: the content of each complete split
 DIGESTS = "archives.json"  # in the folder of downloads: the digest of each file at its first download
 _TREES = ("npz", "npz_all/npz", "npz_all", ".")
+# Releases of the dataset hold equal files but for the order of configurations. Orders of some graphs of a release:
+# unet3d and unet_3d.4x4.bf16 of layout:xla:default, cd708819... and 23559853... of test.
+_RELEASES = {"2023-08": {"b8100a8fb1ad4db7", "87fe84d304a2fc76", "4e816044e548731a", "9250e1baa9e0900c"}}
 
 
 class TpuGraphsConfig(Section):
@@ -59,10 +63,12 @@ class _Digests(Section, extra="allow"):
 
 
 class _Content(Section):
-    """A complete split: its files' SHA-256 by name, and that of the archive they came from, if any."""
+    """A complete split: SHA-256 of its archive, if any, and of its files; number and order of their configurations."""
 
     archive: str | None
     files: dict[str, str]
+    configurations: dict[str, tuple[int, str]] = Field(default_factory=dict)  # not in manifests of before
+    release: str | None = None  # of the dataset, where one of the graphs is known
 
 
 def _entries(path: Path) -> dict[str, Any]:
@@ -82,21 +88,27 @@ def _record(path: Path, name: str, entry: Section | None) -> None:
         files.write_json(path, entries)
 
 
-def _checked(folder: Path, source: Path) -> dict[str, str]:
-    """Return the SHA-256 of each npz file by name, after a check of its name and of the checksums in the file."""
+def _content(folder: Path, source: Path, archive: str | None) -> _Content:
+    """Return the content of a split's folder, after a check of the names of files and of the checksums in them."""
 
-    def checked(path: Path) -> str:
+    def checked(path: Path) -> tuple[str, tuple[int, str]]:
         try:
             check_name(path.stem)
             with NpzFile(path) as file:
-                file.check()
+                key = "node_config_feat" if "node_config_feat" in file.keys else "config_feat"
+                file.check(file.keys - {key})
+                order = order_fingerprint(file.chunks(key))
+                return files.sha256_file(path), (file.header(key)[0][0], order)
         except files.DataError as error:
             raise files.DataError(f"{path.name}: {error.key}", error.expected, error.found, file=source) from None
-        return files.sha256_file(path)
 
     paths = sorted(folder.iterdir())
-    hashes = map_graphs(checked, paths, SERIAL, f"check {source.name}")
-    return {path.name: digest for path, digest in zip(paths, hashes, strict=True)}
+    content = _Content(archive=archive, files={})
+    for path, (digest, found) in zip(paths, map_graphs(checked, paths, SERIAL, f"check {source.name}"), strict=True):
+        content.files[path.name], content.configurations[path.name] = digest, found
+    orders = {order for _, order in content.configurations.values()}
+    release = next((name for name, known in _RELEASES.items() if known & orders), None)
+    return content.model_copy(update={"release": release})
 
 
 @dataclass(frozen=True)
@@ -173,8 +185,13 @@ class _Fetch:
             content = parse(_Content, _entries(self.output / MANIFEST).get(split))
         except ConfigError:
             return None
-        found = {path.name: files.sha256_file(path) for path in (self.output / split).glob("*")}
-        return content if found == content.files else None
+        folder = self.output / split
+        if {path.name: files.sha256_file(path) for path in folder.glob("*")} != content.files:
+            return None
+        if not content.configurations:
+            content = _content(folder, folder, content.archive)
+            _record(self.output / MANIFEST, split, content)
+        return content
 
     def _is_done(self, split: str) -> bool:
         content, recorded = self._intact(split), self._digests().get(self._archive_name(split))
@@ -187,7 +204,7 @@ class _Fetch:
         require_space([(self.output, size)])
         with files.atomic_folder(self.output / split) as staged:
             write(staged)
-            content = _Content(archive=archive, files=_checked(staged, source))
+            content = _content(staged, source, archive)
             _record(self.output / MANIFEST, split, None)
         _record(self.output / MANIFEST, split, content)
 
