@@ -18,8 +18,6 @@ from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any, TypeVar
 
-from pydantic import AfterValidator, ValidationInfo
-
 from hlorank.config.section import ConfigError
 from hlorank.files import DataError, code_digest
 
@@ -71,14 +69,19 @@ def imported_plugins() -> tuple[str, ...]:
     return tuple(_imported)
 
 
+def import_named(key: str, name: str) -> None:
+    """Import a plugin that a key of the configuration, or the environment variable, names."""
+    try:
+        import_plugin(name)
+    except UnknownNameError as error:
+        raise ConfigError(f"{key}={name}: {error}") from None
+
+
 def _import_named_plugins() -> None:
     """Import the plugins that the environment variable names."""
     for name in filter(None, map(str.strip, os.environ.get(VARIABLE, "").split(","))):
         if name not in _imported:
-            try:
-                import_plugin(name)
-            except UnknownNameError as error:
-                raise ConfigError(f"{VARIABLE}={name}: {error}") from None
+            import_named(VARIABLE, name)
 
 
 def is_plugin(module: str) -> bool:
@@ -119,33 +122,29 @@ class ExtensionPoint(dict[str, Entry]):
         entries: the entries of this project.
         expected: the kind of object that other packages may have, for messages.
         adapt: makes an entry of such an object.
+        others: names without an entry that the configuration may have in place of one, for messages.
     """
 
-    def __init__(self, entries: Mapping[str, Entry], expected: str, adapt: Adapter[Entry]) -> None:
+    def __init__(
+        self, entries: Mapping[str, Entry], expected: str, adapt: Adapter[Entry], others: Iterable[str] = ()
+    ) -> None:
         super().__init__(entries)
-        self._expected, self._adapt = expected, adapt
+        self._expected, self._adapt, self._others = expected, adapt, others
 
     def __setitem__(self, name: str, found: Any) -> None:
         """Add an object of another package; a ConfigError if the name or the object does not fit."""
         entry = self._adapt(name, found)
-        if entry is None or not name.isidentifier() or super().__contains__(name):
+        if entry is None or not name.isidentifier() or name in self:
             raise ConfigError(f"{name}: expected {self._expected}, and a plain name that has no entry")
         super().__setitem__(name, entry)
-
-    def __contains__(self, name: object) -> bool:
-        try:
-            self[str(name)]
-        except UnknownNameError:
-            return False
-        return True
 
     def __missing__(self, name: str) -> Entry:
         """Return what a plugin registers or has under a name; UnknownNameError if there is nothing that fits."""
         _import_named_plugins()
-        if super().__contains__(name):
+        if name in self:
             return self[name]
         if (module := module_of(name)) is None:
-            raise UnknownNameError(f"expected one of {', '.join(self)}")
+            raise UnknownNameError(f"expected one of {', '.join([*self, *self._others])}")
         if not is_plugin(module):
             raise UnknownNameError(f"expected a module that you let hlorank import: name it in plugins or {VARIABLE}")
         import_plugin(module)
@@ -167,29 +166,6 @@ def is_function(value: object, arguments: int) -> bool:
     except (TypeError, ValueError):
         return False
     return True
-
-
-def registered(*points: str, also: tuple[str, ...] = ()) -> AfterValidator:
-    """Return a validator for names of the given extension points, and for further ones.
-
-    The context, which only the user's own configuration has, is the extension points whose names are checked; it lets
-    the module of a name be imported. Other names pass: the component that uses them refuses them.
-    """
-
-    def check(name: str, info: ValidationInfo) -> str:
-        if info.context is None or name in also:
-            return name
-        known = [info.context[point] for point in points if point in info.context]
-        if (module := module_of(name)) is not None:
-            import_plugin(module)
-        if not known or any(name in entries for entries in known):
-            return name
-        if module is not None or (len(known) == 1 and name[:1].isupper()):
-            known[0][name]  # its error says what the module lacks, or how PyTorch Geometric writes the name
-        names = ", ".join([*(name for entries in known for name in entries), *also])
-        raise UnknownNameError(f"expected one of {names}")
-
-    return AfterValidator(check)
 
 
 def find(extension_point: ExtensionPoint[Entry], key: str, name: str) -> Entry:

@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from hlorank.config import section, train_sections
-from hlorank.config.extension_point import import_plugin, module_of, registered
-from hlorank.config.section import MainFolder, Registries, Section, StoreAddress, available_cores, parse, refused
-from hlorank.config.train_sections import LossTerm, arguments_section
+from hlorank.config import train_sections
+from hlorank.config.extension_point import import_named, module_of
+from hlorank.config.section import MainFolder, Section, StoreAddress, available_cores, parse, refused
+from hlorank.config.train_sections import LossTerm
 
 _MISSING = "???"  # Hydra's mark of a value that must be given
 Split = Literal["train", "valid", "test"]
@@ -37,23 +37,13 @@ class DataConfig(Section):
 
     model_config = ConfigDict(extra="allow")
 
-    origin: Annotated[str, registered("origins")]
+    origin: str
     """Origin of the graphs, by its name in ORIGINS; the choice of the group sets it."""
 
     @property
     def settings(self) -> Any:
         """The settings of the chosen origin, as composed."""
         return (self.model_extra or {}).get(self.origin, {})
-
-    @model_validator(mode="after")
-    def _check_settings(self, info: ValidationInfo) -> Self:
-        if origins := (info.context or {}).get("origins"):
-            others = [name for name in sorted(self.model_extra or ()) if name not in origins]
-            wrong = [section.unknown_key(f"data.{name}", [*origins, "origin"]) for name in others]
-            wrong += section.mistakes(origins[self.origin].settings, self.settings, f"data.{self.origin}")
-            if wrong:
-                raise section.refused_lines(wrong)
-        return self
 
 
 Derived = Literal["tile_shares", "tile_remainders", "tile_runs", "tile_loops", "layout_moves"]
@@ -83,7 +73,7 @@ class FeaturizeConfig(Section):
 class PartitionConfig(Section):
     """Stage partition."""
 
-    algorithm: Annotated[str, registered("partitioners")]
+    algorithm: str
     """topological (contiguous blocks), metis (few cut edges) or computation (whole computations where they fit)."""
     max_nodes: int = Field(ge=1)
     """Bound of a segment's nodes, its halo not counted. The default is for the small programs of the bundled sample;
@@ -217,23 +207,16 @@ class PathsConfig(Section):
     """Checkpoints to resume from; outside what DVC deletes."""
 
 
-def _import(name: str, info: ValidationInfo) -> str:
-    """Import a plugin that the user's own configuration names, which has a validation context."""
-    if info.context is not None:
-        import_plugin(name)
-    return name
-
-
 class Config(Section):
     """The whole configuration, as passed to the stages."""
 
-    plugins: list[Annotated[str, AfterValidator(_import)]]
-    """Modules of other packages that are imported before the other names are checked, as they may register some."""
+    plugins: list[str]
+    """Modules of other packages that are imported first, as they may register names."""
     collection: Address
     """Address of the collection: layout/<source>/<default, random, outputs or models>, or tile/<source>."""
     kind: Literal["layout", "tile"] | None
     """Kind of collection that the file of `experiment` is for; null is any."""
-    method: Annotated[str, registered("methods", "baselines", also=("auto",))]
+    method: str
     """Method of training segments, auto for the one of full, gst and gst_e that suits the data, or a baseline."""
     output: Folder | None
     """Folder that a stage writes; null is the stage's folder in `paths`, in a multirun the run folder of Hydra."""
@@ -247,7 +230,7 @@ class Config(Section):
     compute: ComputeConfig
     model: train_sections.ModelConfig
     segments: train_sections.SegmentsConfig
-    loss: dict[Annotated[str, registered("losses")], LossTerm] = Field(min_length=1)
+    loss: dict[str, LossTerm] = Field(min_length=1)
     """Training losses by name, each with its weight; the loss is their weighted sum."""
     trainer: train_sections.TrainerConfig
     ensemble: train_sections.EnsembleConfig
@@ -257,22 +240,13 @@ class Config(Section):
     evaluate: EvaluateConfig
 
     @property
-    def plugin_modules(self) -> set[str]:
-        """The plugins of a training: `plugins`, and the modules of names `module:attribute`."""
-        layers = {*self.model.stem, *self.model.block, *self.model.post_layers, *self.model.pooling}
-        names = {self.method, self.partition.algorithm, *self.loss, *layers}
-        return {*self.plugins, *filter(None, map(module_of, names))}
-
-    @field_validator("loss")
-    @classmethod
-    def _check_arguments(cls, terms: dict[str, LossTerm], info: ValidationInfo) -> dict[str, LossTerm]:
-        wrong = list[str]()
-        if losses := (info.context or {}).get("losses"):
-            for name, term in terms.items():
-                wrong += section.mistakes(arguments_section(losses[name]), term.arguments, f"loss.{name}")
-        if wrong:
-            raise section.refused_lines(wrong)
-        return terms
+    def plugin_modules(self) -> dict[str, str]:
+        """The plugins of a training, `plugins` and the modules of `module:attribute`, with the keys that name them."""
+        model = self.model
+        names = {"method": [self.method], "partition.algorithm": [self.partition.algorithm], "loss": self.loss}
+        names |= {f"model.{key}": getattr(model, key) for key in ("stem", "block", "post_layers", "pooling")}
+        modules = {module: key for key, found in names.items() for module in map(module_of, found) if module}
+        return dict.fromkeys(self.plugins, "plugins") | modules
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
@@ -281,13 +255,16 @@ class Config(Section):
         return self.require(self.kind in {None, kind}, "collection", expected)
 
 
-def load(composed: object, registries: Registries | None = None) -> Config:
-    """Validate a configuration of plain values; a ConfigError has a line for each wrong key.
+def load(composed: object) -> Config:
+    """Validate a configuration of plain values, and import the plugins that it names.
 
-    Names of the given extension points are checked, with the settings of an origin and the arguments of losses; names
-    of the others are checked where they are used. Plugins that the configuration names are imported in any case.
+    A ConfigError has a line for each wrong key. Names of extension points are checked by what uses them.
     """
-    return parse(Config, _given(composed), registries=registries or {})
+    config = parse(Config, _given(composed))
+    origin = module_of(config.data.origin)
+    for module, key in (config.plugin_modules | ({origin: "data.origin"} if origin else {})).items():
+        import_named(key, module)
+    return config
 
 
 def _given(values: Any) -> Any:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar, get_args
+from typing import Annotated, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from hlorank.files import DataError, in_main, one_line, read_json
-
-Registries = Mapping[str, Mapping[str, Any]]
-"""Extension points by name (origins, partitioners, layers, poolings, losses, methods)."""
 
 PASSWORD = re.compile(r"://[^:/@\s]*:\S*@|[?&](password|token)=")
 STORE_ADDRESS = "an address without its password, which files would show: set MLFLOW_TRACKING_URI, or PGPASSWORD"
@@ -82,29 +79,13 @@ StoreAddress = Annotated[MainFolder, AfterValidator(_without_password)]
 """Address of a store, without a password, which Hydra and DVC would write into files; a file is shared by copies."""
 
 
-def refused_lines(lines: Sequence[str]) -> PydanticCustomError:
-    """Return the error of a validator that found several mistakes, with the complete line of each."""
-    return PydanticCustomError("lines", "{lines}", {"lines": "\n".join(lines)})
-
-
-def parse(
-    section: type[SectionType], values: object, *, prefix: str = "", registries: Registries | None = None
-) -> SectionType:
+def parse(section: type[SectionType], values: object, *, prefix: str = "") -> SectionType:
     """Validate plain values as a section, whose dotted key is `prefix`; a ConfigError has a line for each wrong key."""
     try:
-        return section.model_validate(values, context=registries)
+        return section.model_validate(values)
     except ValidationError as error:
-        lines = [line for problem in error.errors(include_url=False) for line in _lines(section, problem, prefix)]
+        lines = [_line(section, problem, prefix) for problem in error.errors(include_url=False)]
         raise ConfigError("\n".join(lines[:_MAX_MISTAKES])) from None
-
-
-def mistakes(section: type[Section], values: object, prefix: str) -> list[str]:
-    """Return a line for each wrong key of a section; arguments as of `parse`."""
-    try:
-        parse(section, values, prefix=prefix)
-    except ConfigError as error:
-        return str(error).splitlines()
-    return []
 
 
 def read_section(section: type[SectionType], path: Path, remedy: str) -> SectionType:
@@ -118,21 +99,19 @@ def read_section(section: type[SectionType], path: Path, remedy: str) -> Section
         raise DataError("content", f"a {section.__name__}; {remedy}", found, file=path) from None
 
 
-def _lines(section: type[Section], problem: ErrorDetails, prefix: str) -> list[str]:
+def _line(section: type[Section], problem: ErrorDetails, prefix: str) -> str:
     location, context = problem["loc"], problem.get("ctx", {})
     parts = [prefix, *(str(part) for part in location if part != "[key]"), str(context.get("key", ""))]
     key = ".".join(filter(None, parts))
     match problem["type"]:
-        case "lines":
-            return problem["msg"].splitlines()
         case "missing":
-            return [one_line(f"{key}: no value")]
+            return one_line(f"{key}: no value")
         case "extra_forbidden":
-            return [unknown_key(key, fields_at(section, location[:-1]))]
+            return unknown_key(key, fields_at(section, location[:-1]))
     value = context.get("value", problem["input"])
     shown = value if isinstance(value, str) else json.dumps(value, default=str, separators=(",", ":"))
     shown = shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]} ..."  # what is wrong must stay readable
-    return [one_line(f"{key}={shown}: {context.get('error', problem['msg'])}")]
+    return one_line(f"{key}={shown}: {context.get('error', problem['msg'])}")
 
 
 def unknown_key(key: str, names: Iterable[str]) -> str:

@@ -11,11 +11,9 @@ from typing import Annotated, Any, Literal, Self, get_type_hints
 
 from pydantic import BeforeValidator, ConfigDict, Field, create_model, model_serializer, model_validator
 
-from hlorank.config.extension_point import registered
 from hlorank.config.section import Section, StoreAddress, available_cores, refused
 
-LayerName = Annotated[str, registered("layers", also=("residual",))]
-LayerNames = Annotated[list[LayerName], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+LayerNames = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 MAX_LAYERS = 1000
 Directions = Literal["separate", "shared", "users"]
@@ -34,7 +32,7 @@ class ModelConfig(Section):
     """Layers by name, in their order, or one name; `residual` adds the input of the block."""
     post_layers: LayerNames
     """Layers by name, between the last block and the pooling."""
-    pooling: list[Annotated[str, registered("poolings")]] = Field(min_length=1)
+    pooling: list[str] = Field(min_length=1)
     """Poolings over a segment's nodes, concatenated: mean, sum, max, l2_configurable_sum (the sum over the
     configurable nodes, scaled to unit L2 norm)."""
     head: Literal["mlp", "linear"]

@@ -7,14 +7,12 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import wraps
 from itertools import chain
 from multiprocessing import current_process
 from pathlib import Path
-from pkgutil import resolve_name
-from types import MappingProxyType
 from typing import Any
 
 import hydra
@@ -27,7 +25,7 @@ from omegaconf import DictConfig
 
 from hlorank.compute import end_with_parent
 from hlorank.config import Config, ConfigError, load
-from hlorank.config.section import PASSWORD, STORE_ADDRESS, Registries, fields_at, unknown_key
+from hlorank.config.section import PASSWORD, STORE_ADDRESS, fields_at, unknown_key
 from hlorank.data.collection import Collection
 from hlorank.files import LOCKS, DataError, fingerprint, first_line, one_line, one_process
 from hlorank.runs.store import error_lines
@@ -35,19 +33,6 @@ from hlorank.runs.sweeps import plain_values, sweep_report
 
 Task = Callable[[Config, Path], Any]
 """Function of the validated configuration and the folder that the stage writes."""
-
-EXTENSION_POINTS: Mapping[str, str] = MappingProxyType(
-    {
-        "origins": "hlorank.fetch.origins:ORIGINS",
-        "partitioners": "hlorank.partition.partitioners:PARTITIONERS",
-        "poolings": "hlorank.models.cost_model:POOLINGS",
-        "layers": "hlorank.models.layers.registry:LAYERS",
-        "losses": "hlorank.training.losses:LOSSES",
-        "methods": "hlorank.training.methods:METHODS",
-        "baselines": "hlorank.models.baselines.baseline:BASELINES",
-    }
-)
-"""Mappings of names that the configuration may use. Imported on demand: some need PyTorch, which fetch does not."""
 
 ALWAYS_READ = ("plugins", "collection", "kind", "output", "paths", "experiment", "hparams_search")
 """Keys that every stage accepts; files of the last two groups set keys of several stages."""
@@ -57,16 +42,13 @@ _MULTIRUN = frozenset({"-m", "--multirun"})
 hydra_utils.is_under_debugger = lambda: True
 
 
-def stage(
-    *extension_points: str, reads: Iterable[str], writes: str, lock: bool = True
-) -> Callable[[Task], Callable[[], None]]:
+def stage(*, reads: Iterable[str], writes: str, lock: bool = True) -> Callable[[Task], Callable[[], None]]:
     """Return a decorator that makes a command of a function of the validated configuration and the output folder.
 
     A mistake ends the command with a line for each problem and exit status 2; inside a multirun the job fails and the
     others continue.
 
     Args:
-        extension_points: the ones whose names the stage uses; wrong names are reported with all other mistakes.
         reads: sections and keys that the stage reads besides `ALWAYS_READ`; an override of another key is warned of.
         writes: key of `paths` for the folder that the stage writes.
         lock: no other process writes the folder meanwhile: a second process waits, and then reuses most of its files.
@@ -81,7 +63,7 @@ def stage(
             if current_process().name.startswith("LokyProcess"):  # of joblib, which lets it finish after a kill
                 end_with_parent(os.getppid())
             try:
-                config = load_composed(composed, registries(*extension_points))
+                config = load_composed(composed)
                 output = output_folder(config, writes)
                 folder_lock = Path(config.paths.state) / LOCKS / fingerprint(str(output.resolve()))
                 with one_process(folder_lock, f"a stage that writes {output}") if lock else nullcontext():
@@ -114,14 +96,9 @@ def stage(
     return decorate
 
 
-def registries(*extension_points: str) -> Registries:
-    """Return extension points by name."""
-    return {point: resolve_name(EXTENSION_POINTS[point]) for point in extension_points}
-
-
-def load_composed(composed: DictConfig, registries: Registries | None = None) -> Config:
+def load_composed(composed: DictConfig) -> Config:
     """Validate a configuration as Hydra composed it; see `hlorank.config.load`."""
-    return load(plain_values(composed), registries)
+    return load(plain_values(composed))
 
 
 def _report(error: Exception) -> int:

@@ -7,7 +7,6 @@ from hlorank.stages.command import collection_folder, stage
 
 
 @stage(
-    *("methods", "baselines"),
     reads=["method", "evaluate", "compute", "trainer.threads", "trainer.accelerator", "tracking"],
     writes="reports",
 )

@@ -7,7 +7,7 @@ from hlorank.data.collection import Collection
 from hlorank.stages.command import stage
 
 
-@stage("origins", reads=["data"], writes="raw")
+@stage(reads=["data"], writes="raw")
 def main(config: Config, output: Path) -> None:
     """Fetch the graphs of `collection` from the origin of the data group to data/raw."""
     from hlorank.fetch.origins import fetch

@@ -6,7 +6,7 @@ from hlorank.config import Config
 from hlorank.stages.command import collection_folder, stage
 
 
-@stage("partitioners", reads=["partition", "compute"], writes="segments")
+@stage(reads=["partition", "compute"], writes="segments")
 def main(config: Config, output: Path) -> None:
     """Cut the graphs of `collection` into segments."""
     from hlorank.partition.segment_store import partition_collection

@@ -26,7 +26,6 @@ def train(config: Config, output: Path) -> float | None:
 
 
 main = stage(
-    *("layers", "poolings", "losses", "methods", "baselines"),
     reads=[
         *("method", "seed", "model", "segments", "loss", "trainer", "ensemble", "baseline"),
         *("evaluate.memory_bytes", "tracking", "sweep"),

@@ -12,6 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlorank.config import ExtensionPoint
+from hlorank.models.baselines.baseline import BASELINES
+
+AUTO = "auto"
+"""Name that stands for the method which suits the data; see `hlorank.training.auto_method`."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +59,9 @@ METHODS: ExtensionPoint[Method] = ExtensionPoint(
     },
     "a hlorank.training.methods.Method",
     lambda _, found: found if isinstance(found, Method) else None,
+    others=[AUTO, *BASELINES],
 )
 """Training methods by name."""
-
-AUTO = "auto"
-"""Name that stands for the method which suits the data; see `hlorank.training.auto_method`."""
 
 
 def segment_weights(

@@ -15,6 +15,8 @@ from hlorank.models.layers.layer import ChannelAttention, Dropout, InstanceNorm,
 from hlorank.models.layers.message_passing import Gatv2, Gcn, GraphConv, Sage
 from hlorank.models.layers.operator import Operator, is_operator, own_operator
 
+RESIDUAL = "residual"
+"""Adds the input of the block; allowed where the names of layers are."""
 _LEAK = 0.2  # of the official baselines
 
 
@@ -68,11 +70,9 @@ LAYERS: ExtensionPoint[LayerKind] = _Layers(
     },
     "a class that derives from torch_geometric.nn.MessagePassing or from hlorank.models.layers.layer.Layer",
     _from_class,
+    others=[RESIDUAL],
 )
 """Layers by their names in model.stem, model.block and model.post_layers."""
-
-RESIDUAL = "residual"
-"""Adds the input of the block; allowed where the names of layers are."""
 
 
 def widths(names: Sequence[str], config: ModelConfig, key: str) -> list[int]:
