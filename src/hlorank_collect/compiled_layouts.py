@@ -1,11 +1,11 @@
-"""Layout configurations of one program as executables: compiled, run once, and compared with the default."""
+"""Configurations of one program as executables: compiled, run once, and compared with the default."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from hlorank_collect.program import Program, SkippedError, error_line
 from hlorank_collect.task import Progress, Report
 from hlorank_collect.timing import Float64, Rounds, Timer, WrongOutputError, difference, has_nan
 
+Configuration = TypeVar("Configuration")
 _QUICK = Rounds(min=3, max=3)
 _MAX_MAPPINGS = 0.95  # share of the limit; an executable of a thousand kernels takes a share of about 0.02
 _IMPURE_OPCODES = {"infeed", "outfeed", "send", "recv"}
@@ -80,8 +81,8 @@ def configurable(
     return space
 
 
-class CompiledLayouts:
-    """Configurations of one captured module, each compiled once; kept if its outputs equal the default's.
+class Compiled(Generic[Configuration]):
+    """Configurations of one module, each compiled once; kept if its outputs equal the default's.
 
     SkippedError is raised where the default fails, or one of its outputs holds NaN. `before` is called with the name of
     each configuration before it is compiled, None for the default. Those in `forbidden` are left out untried, and after
@@ -91,42 +92,38 @@ class CompiledLayouts:
 
     def __init__(
         self,
-        module: HloModuleProto,
-        space: LayoutSpace,
+        compile_one: Callable[[Configuration, bool], xla.Executable],
+        name_of: Callable[[Configuration], str],
+        default: Configuration,
         inputs: Sequence[Any],
-        platform: xla.Platform,
-        before: Callable[[str | None], None] = lambda _: None,
+        before: Callable[[str | None], None],
         forbidden: Mapping[str, str] | None = None,
         deadline: float = math.inf,
         *,
         fast_compile: bool = False,
     ) -> None:
-        self._module, self._space, self._inputs, self._platform = module, space, inputs, platform
+        self._compile, self._name, self._inputs = compile_one, name_of, inputs
         self._fast_compile, self._before, self._deadline = fast_compile, before, deadline
         self._executables: dict[str, xla.Executable] = {}
         self.left_out: dict[str, str] = dict(forbidden or {})
         self.recompiled: list[str] = []
         before(None)
-        name = configuration_name(space.default)
+        name = self._name(default)
         try:
-            executable = self._compile(space.default, fusion_emitters=True)
+            executable = self._compile(default, True)
             self._reference = self._outputs(executable)
-            self._executables[name] = self._checked(name, space.default) if fast_compile else executable
+            self._executables[name] = self._checked(name, default) if fast_compile else executable
         except Exception as error:
             raise SkippedError(f"the default configuration fails: {error_line(error)}") from error
         if nan := [number for number, output in enumerate(self._reference) if has_nan([output])]:
             raise SkippedError(f"output {nan[0]} of the default configuration holds NaN: no other can be checked")
 
-    def _compile(self, configuration: Layouts, *, fusion_emitters: bool) -> xla.Executable:
-        module = constrained(self._module, self._space, configuration).SerializeToString()
-        return xla.compile_module(module, self._platform, fusion_emitters=fusion_emitters)
-
     def _outputs(self, executable: xla.Executable) -> list[Any]:
         return [np.asarray(output) for output in executable.run(self._inputs)]
 
-    def executable(self, configuration: Layouts) -> xla.Executable | None:
+    def executable(self, configuration: Configuration) -> xla.Executable | None:
         """Return the executable of a configuration; None where it is left out, with the reason in `left_out`."""
-        name = configuration_name(configuration)
+        name = self._name(configuration)
         if name not in self._executables and name not in self.left_out:
             if time.monotonic() > self._deadline:
                 self.left_out[name] = "the time limit"
@@ -141,9 +138,9 @@ class CompiledLayouts:
                 self.left_out[name] = error_line(error)
         return self._executables.get(name)
 
-    def _checked(self, name: str, configuration: Layouts) -> xla.Executable:
+    def _checked(self, name: str, configuration: Configuration) -> xla.Executable:
         for fusion_emitters in (False, True) if self._fast_compile else (True,):
-            executable = self._compile(configuration, fusion_emitters=fusion_emitters)
+            executable = self._compile(configuration, fusion_emitters)
             wrong = difference(self._reference, self._outputs(executable))
             if wrong is None:
                 if self._fast_compile and fusion_emitters:
@@ -151,10 +148,35 @@ class CompiledLayouts:
                 return executable
         raise WrongOutputError(wrong)
 
-    def timer(self, configurations: Layouts) -> Timer:
+    def timer(self, configurations: Iterable[Configuration]) -> Timer:
         """Return a timer of configurations that have an executable, by their position."""
-        executables = [self._executables[configuration_name(configuration)] for configuration in configurations]
+        executables = [self._executables[self._name(configuration)] for configuration in configurations]
         return timing.timer_of(lambda index: executables[index].run(self._inputs))
+
+
+class CompiledLayouts(Compiled[Layouts]):
+    """Layout configurations of one captured module."""
+
+    def __init__(
+        self,
+        module: HloModuleProto,
+        space: LayoutSpace,
+        inputs: Sequence[Any],
+        platform: xla.Platform,
+        before: Callable[[str | None], None] = lambda _: None,
+        forbidden: Mapping[str, str] | None = None,
+        deadline: float = math.inf,
+        *,
+        fast_compile: bool = False,
+    ) -> None:
+        def compile_one(configuration: Layouts, fusion_emitters: bool) -> xla.Executable:
+            demanded = constrained(module, space, configuration).SerializeToString()
+            return xla.compile_module(demanded, platform, fusion_emitters=fusion_emitters)
+
+        self._space, default, fast = space, space.default, fast_compile
+        super().__init__(
+            compile_one, configuration_name, default, inputs, before, forbidden, deadline, fast_compile=fast
+        )
 
     def measure(
         self,

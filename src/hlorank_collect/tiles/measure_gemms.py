@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,14 @@ from hlorank.files import read_json, write_json
 from hlorank.hlo.hlo_pb2 import HloModuleProto, ModuleTuningData
 from hlorank.hlo.reader import Record, featurize
 from hlorank_collect import record, xla
-from hlorank_collect.program import error_line
+from hlorank_collect.compiled_layouts import Compiled
+from hlorank_collect.modules.dataflow import Demand
+from hlorank_collect.modules.module_program import draw
+from hlorank_collect.program import SkippedError
 from hlorank_collect.task import Progress, Report, TileTask
 from hlorank_collect.tiles import triton_gemm
-from hlorank_collect.tiles.triton_gemm import Gemm, GemmConfiguration, UnsupportedGemmError
-from hlorank_collect.timing import Float64, Rounds, WrongOutputError, difference, has_nan, measure, timer_of
+from hlorank_collect.tiles.triton_gemm import Gemm, GemmConfiguration
+from hlorank_collect.timing import Float64, Rounds, measure
 
 WHAT = (
     "Triton GEMM configurations of XLA's GPU compiler for single matrix products, measured on a GPU: block_m "
@@ -30,13 +33,15 @@ WHAT = (
 """Description in the JSON file of each product."""
 MIN_RUNTIME = 100e3
 """Products are measured if the default configuration takes at least this time, in ns, which includes the launch."""
+Heartbeat = Callable[[int], None]
+"""Function of the number of finished rounds, which tells that a product is being measured."""
 _SECONDS = 0.5  # of measuring for each configuration; no round is started after it
 _TRITON = b"__triton"  # prefix of the kind of all fusions that XLA compiles with Triton
 _MAX_TOO_FAST = 6  # products are tried from large to small: after so many that are too fast, the others are too
 _SUMMARIZED = ("kind", "measured", "rounds", "split_half_tau", "noise_ceiling", "runtime_ns", "seconds")
 
 
-class TooFastError(UnsupportedGemmError):
+class TooFastError(SkippedError):
     """A product whose runtime is too short for a precise measurement."""
 
 
@@ -48,62 +53,37 @@ def compile_gemm(module: HloModuleProto, configuration: GemmConfiguration, platf
     return executable
 
 
-def _compiled(
-    gemm: Gemm, configurations: list[GemmConfiguration], values: list[Any], task: TileTask, before: Callable[[], object]
-) -> tuple[dict[GemmConfiguration, xla.Executable], dict[str, str]]:
-    """Return the configurations that give the result of the default, the first one, and why others are left out."""
-    executables: dict[GemmConfiguration, xla.Executable] = {}
-    left_out: dict[str, str] = {}
-    expected: list[Any] = []
-    for configuration in configurations:
-        before()
-        try:
-            executable = compile_gemm(gemm.module, configuration, task.platform)
-            outputs = [np.asarray(output) for output in executable.run(values)]
-            if executables and (wrong := difference(expected, outputs)):
-                raise WrongOutputError(wrong)
-        except Exception as error:  # the compiler and the backend raise exceptions of many classes
-            if not executables:
-                raise UnsupportedGemmError(f"the default configuration fails: {error_line(error)}") from error
-            left_out[configuration.name] = error_line(error)
-            continue
-        if not executables:
-            expected = outputs
-            _check_default(executable, expected, values)
-        executables[configuration] = executable
-    if len(executables) < 2:
-        raise UnsupportedGemmError(f"only its default configuration works: {next(iter(left_out.values()))}")
-    return executables, left_out
-
-
-def _check_default(executable: xla.Executable, outputs: list[Any], values: list[Any]) -> None:
-    if has_nan(outputs):
-        raise UnsupportedGemmError("NaN in its result")
-    timer = timer_of(lambda _: executable.run(values))
-    if min(timer(0) for _ in range(3)) < MIN_RUNTIME:  # the first call is slower
-        raise TooFastError(f"the default configuration takes less than {MIN_RUNTIME / 1e3:g} us")
-
-
 def measure_gemm(
-    gemm: Gemm, task: TileTask, heartbeat: Callable[[int], None]
+    gemm: Gemm, task: TileTask, heartbeat: Heartbeat
 ) -> tuple[list[GemmConfiguration], Float64, dict[str, Any]]:
     """Return configurations, the default first, their times (rounds, configurations), and what is known of them."""
     start = time.monotonic()
     rng = np.random.default_rng([task.seed, int(gemm.fingerprint[:8], 16)])
-    configurations = triton_gemm.draw_configurations(gemm.sizes, task.configurations, rng)
-    if 2 * len(configurations) < task.configurations:
-        raise UnsupportedGemmError(f"fewer than {task.configurations // 2} configurations")
-    values = xla.put(gemm.random_operands(rng), task.platform)
-    executables, left_out = _compiled(gemm, configurations, values, task, lambda: heartbeat(0))
+    drawn = triton_gemm.draw_configurations(gemm.sizes, task.configurations, rng)
+    if 2 * len(drawn) < task.configurations:
+        raise SkippedError(f"fewer than {task.configurations // 2} configurations")
+    inputs = xla.put([draw(shape, Demand(), rng) for shape in gemm.module.host_program_shape.parameters], task.platform)
+    compiled = Compiled(
+        lambda configuration, _: compile_gemm(gemm.module, configuration, task.platform),
+        attrgetter("name"),
+        drawn[0],
+        inputs,
+        lambda _: heartbeat(0),
+    )
+    default = compiled.timer(drawn[:1])
+    if min(default(0) for _ in range(3)) < MIN_RUNTIME:  # the first call is slower
+        raise TooFastError(f"the default configuration takes less than {MIN_RUNTIME / 1e3:g} us")
+    kept = [configuration for configuration in drawn if compiled.executable(configuration) is not None]
+    if len(kept) < 2:
+        raise SkippedError(f"only its default configuration works: {next(iter(compiled.left_out.values()))}")
     ready = time.monotonic()
-    compiled = [*executables.values()]
-    timer, deadline = timer_of(lambda index: compiled[index].run(values)), ready + _SECONDS * len(compiled)
-    times = measure(timer, len(compiled), rng, Rounds.up_to(task.rounds), deadline=deadline, heartbeat=heartbeat)
+    timer, deadline = compiled.timer(kept), ready + _SECONDS * len(kept)
+    times = measure(timer, len(kept), rng, Rounds.up_to(task.rounds), deadline=deadline, heartbeat=heartbeat)
     seconds = {"compile": round(ready - start, 2), "measure": round(time.monotonic() - ready, 2)}
-    return [*executables], times, {"left_out": left_out, "seconds": seconds}
+    return kept, times, {"left_out": compiled.left_out, "seconds": seconds}
 
 
-def _write(gemm: Gemm, task: TileTask, family: str, heartbeat: Callable[[int], None]) -> dict[str, Any]:
+def _write(gemm: Gemm, task: TileTask, family: str, heartbeat: Heartbeat) -> dict[str, Any]:
     """Measure a product, write its npz and JSON file, and return the content of the latter."""
     load = os.getloadavg()[0]
     configurations, times, known = measure_gemm(gemm, task, heartbeat)
@@ -141,42 +121,34 @@ def measure_gemms(task: TileTask, report: Report) -> dict[str, Any]:
     """Measure the largest products of one program; write the files of each, and return the content of one of all."""
     report(Progress("trace"))
     program = task.load()
-    gemms = triton_gemm.extract_gemms(program.name, HloModuleProto.FromString(program.trace(task.platform).module))
+    module = HloModuleProto.FromString(program.trace(task.platform).module)
+    gemms, left_out = triton_gemm.extract_gemms(program.name, module)
     complete = (path for path in sorted(task.folder.glob("*.npz")) if record.is_complete(path, task.settings))
     before = {str(about["structure"]): about for about in map(read_json, map(sidecar_path, complete))}
     measured: dict[str, dict[str, Any]] = {}
-    left_out = Counter(gemms.left_out)
-
-    def about_of(gemm: Gemm) -> dict[str, Any]:
-        """Measure a product, unless it was measured before; return its JSON content."""
-        if about := before.get(gemm.fingerprint):
-            if about["name"] == gemm.name:
-                return about
-            raise UnsupportedGemmError("measured in another program")
-        if gemm.name in task.left_out:
-            raise UnsupportedGemmError(task.left_out[gemm.name])
-
-        def heartbeat(rounds: int) -> None:
-            report(Progress("measure", gemm.name, (len(measured) + rounds / task.rounds) / task.kernels))
-
-        heartbeat(0)
-        return _write(gemm, task, program.family, heartbeat)
-
     too_fast = 0
-    for gemm in sorted(gemms.distinct, key=lambda gemm: gemm.sizes.work, reverse=True):
+    for gemm in sorted(gemms, key=lambda gemm: gemm.sizes.work, reverse=True):
         if len(measured) == task.kernels or too_fast == _MAX_TOO_FAST:
             break
+
+        def heartbeat(rounds: int, name: str = gemm.name) -> None:
+            report(Progress("measure", name, (len(measured) + rounds / task.rounds) / task.kernels))
+
+        known = before.get(gemm.fingerprint)
         try:
-            measured[gemm.name] = about_of(gemm)
-        except UnsupportedGemmError as error:
+            if gemm.name in task.left_out:
+                raise SkippedError(task.left_out[gemm.name])
+            if known is not None and known["name"] != gemm.name:
+                raise SkippedError("measured in another program")
+            measured[gemm.name] = known or _write(gemm, task, program.family, heartbeat)
+        except SkippedError as error:
             left_out[str(error)] += 1
             too_fast += isinstance(error, TooFastError)
     about = {
         "name": program.name,
         "family": program.family,
         "fingerprint": task.fingerprint,
-        "harvested": {"dot": len(gemms.distinct)},
-        "repeated": gemms.repeated,
+        "harvested": {"dot": len(gemms)},
         "left_out": dict(left_out),
         "kernels": {name: {key: one[key] for key in _SUMMARIZED} for name, one in measured.items()},
     }

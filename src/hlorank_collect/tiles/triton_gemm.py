@@ -6,13 +6,20 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hlorank.hlo.hlo_pb2 import HloComputationProto, HloInstructionProto, HloModuleProto, ShapeProto, TileSizeConfig
+from hlorank.hlo.hlo_pb2 import (
+    HloComputationProto,
+    HloInstructionProto,
+    HloModuleProto,
+    ProgramShapeProto,
+    ShapeProto,
+    TileSizeConfig,
+)
+from hlorank_collect.program import SkippedError
 
 ELEMENT_TYPES: dict[int, str] = {10: "float16", 11: "float32", 16: "bfloat16"}
 """Element types of measured products, by xla.PrimitiveType, which Triton multiplies on tensor cores."""
@@ -26,7 +33,6 @@ _WARPS = (2, 4, 8, 16)
 _SHARED_BYTES = 227 * 1024
 _REGISTERS = 255
 _WARP_THREADS = 32
-_ATTEMPTS = 50  # draws for each configuration before a space counts as exhausted
 
 OPTIONS: Mapping[str, str | int | bool] = {
     "xla_gpu_experimental_autotune_backends": "TRITON",  # the only one, so that no library computes the product
@@ -35,10 +41,6 @@ OPTIONS: Mapping[str, str | int | bool] = {
     "xla_gpu_gemm_rewrite_size_threshold": 0,  # for small products, too
 }
 """Compiler options that make XLA compile a product with Triton, in the overriding configuration."""
-
-
-class UnsupportedGemmError(Exception):
-    """A product that is not measured; the message is the reason, equal for all products with that reason."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +58,15 @@ class GemmSizes:
 
     @classmethod
     def of(cls, dot: HloInstructionProto, lhs: ShapeProto, rhs: ShapeProto) -> GemmSizes:
-        """Return the sizes of a dot; raise UnsupportedGemmError if it is no product of matrices of these types."""
+        """Return the sizes of a dot; raise SkippedError if it is no product of matrices of these types."""
         if not {lhs.element_type, rhs.element_type, dot.shape.element_type} <= set(ELEMENT_TYPES):
-            raise UnsupportedGemmError("element type")
+            raise SkippedError("element type")
         numbers = dot.dot_dimension_numbers
         batch = math.prod(lhs.dimensions[dim] for dim in numbers.lhs_batch_dimensions)
         k = math.prod(lhs.dimensions[dim] for dim in numbers.lhs_contracting_dimensions)
         m, n = (math.prod(shape.dimensions) // max(batch * k, 1) for shape in (lhs, rhs))
         if min(m, n) < 2 or k < 2:
-            raise UnsupportedGemmError("no matrix product")
+            raise SkippedError("no matrix product")
         wider = 4 if 11 in (lhs.element_type, rhs.element_type) else 2
         return cls(batch, len(numbers.lhs_batch_dimensions), m, n, k, wider)
 
@@ -81,87 +83,59 @@ class Gemm:
     name: str
     """Name of the program, a dot, and the first digits of the fingerprint."""
     fingerprint: str
-    """Equal for products of the same shapes, types and attributes."""
+    """SHA-256 of the module, equal for products of the same shapes, types and attributes."""
     module: HloModuleProto
     sizes: GemmSizes
 
-    def random_operands(self, rng: np.random.Generator) -> list[NDArray[Any]]:
-        """Draw normal values of both operands; jax must be imported, as it registers bfloat16."""
-        return [
-            rng.standard_normal(tuple(shape.dimensions), np.float32).astype(ELEMENT_TYPES[shape.element_type])
-            for shape in self.module.host_program_shape.parameters
-        ]
 
+def extract_gemms(program: str, module: HloModuleProto) -> tuple[list[Gemm], Counter[str]]:
+    """Return the distinct dots of a module before optimization, with operands as parameters, and why others are none.
 
-@dataclass
-class Gemms:
-    """Matrix products of a program."""
-
-    distinct: list[Gemm] = field(default_factory=list)
-    repeated: int = 0
-    """Number of products that equal an earlier one."""
-    left_out: Counter[str] = field(default_factory=Counter)
-    """Number of products that are not supported, by reason."""
-
-
-def extract_gemms(program: str, module: HloModuleProto) -> Gemms:
-    """Return the distinct dots of a module before optimization, each with its operands as parameters."""
-    gemms, known = Gemms(), set()
+    The reasons are counted.
+    """
+    distinct: dict[str, Gemm] = {}
+    left_out = Counter[str]()
     for computation in module.computations:
         shapes = {instruction.id: instruction.shape for instruction in computation.instructions}
-        for dot in computation.instructions:
-            if dot.opcode != "dot":
-                continue
+        for dot in (instruction for instruction in computation.instructions if instruction.opcode == "dot"):
             try:
                 sizes = GemmSizes.of(dot, *(shapes[operand] for operand in dot.operand_ids))
-            except UnsupportedGemmError as error:
-                gemms.left_out[str(error)] += 1
+            except SkippedError as error:
+                left_out[str(error)] += 1
                 continue
             isolated = _module(dot, shapes)
-            fingerprint = _fingerprint(isolated)
+            fingerprint = hashlib.sha256(isolated.SerializeToString(deterministic=True)).hexdigest()
+            if fingerprint in distinct:
+                left_out["equal to another"] += 1
+                continue
             isolated.name = f"{program}.{fingerprint[:8]}"
-            if fingerprint in known:
-                gemms.repeated += 1
-            else:
-                known.add(fingerprint)
-                gemms.distinct.append(Gemm(isolated.name, fingerprint, isolated, sizes))
-    return gemms
+            distinct[fingerprint] = Gemm(isolated.name, fingerprint, isolated, sizes)
+    return [*distinct.values()], left_out
 
 
 def _module(dot: HloInstructionProto, shapes: Mapping[int, ShapeProto]) -> HloModuleProto:
-    """Return a module of a dot, without metadata; an operand on both sides becomes two parameters."""
-    entry = HloComputationProto(name="kernel", id=1, root_id=2)
-    module = HloModuleProto(id=1, entry_computation_id=entry.id, entry_computation_name=entry.name)
-    for number, operand in enumerate(dot.operand_ids):
-        name, shape = f"operand.{number}", shapes[operand]
-        entry.instructions.add(name=name, opcode="parameter", id=number, parameter_number=number, shape=shape)
-        module.host_program_shape.parameters.add().CopyFrom(shape)
-        module.host_program_shape.parameter_names.append(name)
-    root = entry.instructions.add()
+    """Return a module of a dot, equal for equal dots; an operand on both sides becomes two parameters."""
+    root = HloInstructionProto()
     root.CopyFrom(dot)
     root.ClearField("metadata")
-    root.id = entry.root_id
-    root.operand_ids[:] = range(len(dot.operand_ids))
-    module.host_program_shape.result.CopyFrom(root.shape)
-    module.computations.append(entry)
-    return module
-
-
-def _fingerprint(module: HloModuleProto) -> str:
-    """Return a SHA-256 of opcodes, shapes, attributes and edges; names have no effect."""
-    digest = hashlib.sha256()
-    for instruction in module.computations[0].instructions:
-        anonymous = HloInstructionProto()
-        anonymous.CopyFrom(instruction)
-        for name in ("name", "id", "operand_ids", "parameter_number", "tuple_index"):
-            anonymous.ClearField(name)
-        # Products of static shapes have the fingerprints that they had before this field was read.
-        for shape in (anonymous.shape, *anonymous.operand_shapes_with_layout):
-            shape.ClearField("is_dynamic_dimension")
-        anonymous.DiscardUnknownFields()
-        digest.update(anonymous.SerializeToString(deterministic=True))
-        digest.update(repr([*instruction.operand_ids]).encode())
-    return digest.hexdigest()
+    root.name, root.id = "product", 2
+    root.operand_ids[:] = [0, 1]
+    operands = [shapes[operand] for operand in dot.operand_ids]
+    entry = HloComputationProto(name="kernel", id=1, root_id=root.id)
+    for number, shape in enumerate(operands):
+        entry.instructions.add(
+            name=f"operand.{number}", opcode="parameter", id=number, parameter_number=number, shape=shape
+        )
+    entry.instructions.append(root)
+    names = [parameter.name for parameter in entry.instructions[:-1]]
+    program_shape = ProgramShapeProto(parameters=operands, parameter_names=names, result=root.shape)
+    return HloModuleProto(
+        id=1,
+        entry_computation_id=entry.id,
+        entry_computation_name=entry.name,
+        computations=[entry],
+        host_program_shape=program_shape,
+    )
 
 
 @dataclass(frozen=True)
@@ -228,13 +202,9 @@ def fits(configuration: GemmConfiguration, gemm: GemmSizes) -> bool:
 
 
 def draw_configurations(gemm: GemmSizes, count: int, rng: np.random.Generator) -> list[GemmConfiguration]:
-    """Draw `count` distinct configurations that may fit, fewer if there are hardly more, the default first."""
-    known = {default_configuration(gemm): None}
-    allowed = (_blocks(gemm.m), _blocks(gemm.n), _blocks(gemm.k), _SPLITS, _STAGES, _WARPS)
-    for _ in range(_ATTEMPTS * count):
-        if len(known) >= count:
-            break
-        drawn = GemmConfiguration(*(int(rng.choice(values)) for values in allowed))
-        if fits(drawn, gemm):
-            known.setdefault(drawn)
-    return list(known)
+    """Draw `count` distinct configurations that may fit, fewer if there are no more, the default first."""
+    default = default_configuration(gemm)
+    allowed = product(_blocks(gemm.m), _blocks(gemm.n), _blocks(gemm.k), _SPLITS, _STAGES, _WARPS)
+    every = (GemmConfiguration(*values) for values in allowed)
+    others = [one for one in every if one != default and fits(one, gemm)]
+    return [default, *(others[place] for place in rng.permutation(len(others))[: count - 1])]
