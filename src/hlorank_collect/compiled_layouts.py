@@ -178,6 +178,15 @@ class CompiledLayouts(Compiled[Layouts]):
             compile_one, configuration_name, default, inputs, before, forbidden, deadline, fast_compile=fast
         )
 
+    def works(self, configuration: Layouts) -> bool:
+        """Return True if a configuration has an executable."""
+        return self.executable(configuration) is not None
+
+    def same(self, configurations: Layouts) -> bool:
+        """Return True if configurations that have an executable compile to one program."""
+        executables = [self._executables[configuration_name(configuration)] for configuration in configurations]
+        return len({xla.text(executable.module(), canonical=True) for executable in executables}) == 1
+
     def measure(
         self,
         configurations: Layouts,

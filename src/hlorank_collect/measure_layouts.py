@@ -15,10 +15,10 @@ import numpy as np
 from hlorank.data.collection import Collection
 from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph
 from hlorank.hlo.hlo_pb2 import HloModuleProto
-from hlorank.hlo.layout_space import DRAWN, SEARCHES, Layouts, Search, configuration_name, tpu_layout_space
+from hlorank.hlo.layout_space import DRAWN, SEARCHES, Layouts, Search, configuration_name
 from hlorank.hlo.reader import Record, featurize
 from hlorank_collect import record, xla
-from hlorank_collect.compiled_layouts import CompiledLayouts, captured, check_pure, configurable
+from hlorank_collect.compiled_layouts import CompiledLayouts, captured, configurable
 from hlorank_collect.program import Program, SkippedError
 from hlorank_collect.task import LayoutTask, Progress, Report
 from hlorank_collect.timing import Float64, Rounds
@@ -62,21 +62,19 @@ def _measure(task: LayoutTask, program: Program, report: Report) -> Result:
 
 def _estimate(task: LayoutTask, program: Program, report: Report) -> Result:
     start = time.monotonic()
-    source = HloModuleProto.FromString(program.trace(task.platform).module)
-    check_pure(source)
-    compiled = TpuProgram(source, task.platform)
-    space = configurable(compiled.module, tpu_layout_space)
+    compiled = TpuProgram(program, task.platform)
     deadline, before = start + task.time_limit, _before(task, 1.0, report)
-    estimated = EstimatedLayouts(compiled, space, task.platform, before, task.left_out, deadline)
+    estimated = EstimatedLayouts(compiled, before, task.left_out, deadline)
     # Layouts that do not compile, which is known only then, are replaced; a search that measures compiles all of them.
     spare = task.configurations // (1 if _search(task) in DRAWN else 4)
-    drawn = _search(task)(space, task.configurations + spare, task.rng(program.name), estimated.quick)
+    rng = task.rng(program.name)
+    drawn = _search(task)(compiled.space, task.configurations + spare, rng, estimated.runtimes)
     works = (configuration for configuration in drawn if estimated.cost(configuration) is not None)
     kept = np.stack([*itertools.islice(works, task.configurations)])
     if len(kept) < 2:
         raise SkippedError(f"only its default configuration compiles: {[*estimated.left_out.values()][-1]}")
     known = {"left_out": estimated.left_out, "seconds": {"compile": round(time.monotonic() - start, 2)}}
-    return compiled.module, kept, estimated.quick(kept)[None], known | estimated.about(kept)
+    return compiled.module, kept, estimated.runtimes(kept)[None], known | estimated.about(kept)
 
 
 def measure_layouts(task: LayoutTask, report: Report) -> dict[str, Any]:

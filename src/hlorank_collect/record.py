@@ -73,12 +73,16 @@ def quality(times: Float64) -> dict[str, Any]:
     }
 
 
-def conditions(platform: xla.Platform, load: float) -> dict[str, Any]:
-    """Return what the JSON file says about the machine; `load` is its load average before the measurement."""
+def conditions(platform: xla.Platform, load: float | None = None) -> dict[str, Any]:
+    """Return what the JSON file says about runtimes: whether they are measured or estimated, and where.
+
+    `load` is the load average before a measurement; with it, that of now is recorded, too.
+    """
+    device = xla.device_name(platform)
     if platform in xla.TPUS:
-        return {"runtimes": "estimated", "device": xla.device_name(platform), "versions": machine.versions("libtpu")}
-    loads = {"before": load, "after": os.getloadavg()[0]}
-    return {"runtimes": "measured", "device": xla.device_name(platform), **machine.description(), "load": loads}
+        return {"runtimes": "estimated", "rounds": 1, "device": device, "versions": machine.versions("libtpu")}
+    loads = {} if load is None else {"load": {"before": load, "after": os.getloadavg()[0]}}
+    return {"runtimes": "measured", "device": device, **machine.description(), **loads}
 
 
 def read_left_out(root: Path) -> dict[str, dict[str, str]]:

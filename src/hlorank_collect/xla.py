@@ -198,7 +198,7 @@ def compile_for_tpu(module: bytes, platform: Platform, proposals: bytes = b"", d
     with tempfile.NamedTemporaryFile(prefix="hlorank-layouts-") as file, mlir.make_ir_context():
         file.write(proposals)
         file.flush()
-        options = _options({"xla_tpu_autofdo_proposed_layout_file": file.name} if proposals else {}, dump, _AROUND)
+        options = _options(proposal_options(file.name) if proposals else {}, dump, _AROUND)
         stablehlo = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(module))
         compiled = device.client.compile(
             stablehlo, executable_devices=_jax.DeviceList((device,)), compile_options=options
@@ -209,16 +209,31 @@ def compile_for_tpu(module: bytes, platform: Platform, proposals: bytes = b"", d
 
 
 def capture_for_tpu(module: bytes, platform: Platform) -> tuple[HloModuleProto, HloModuleProto]:
-    """Return a module right before and right after layout assignment, in which instructions have the same ids."""
-    found = []
+    """Return a module right before and right after layout assignment, which keeps the names of instructions."""
     with tempfile.TemporaryDirectory(prefix="hlorank-dump-") as folder:
         compile_for_tpu(module, platform, dump=Path(folder))
-        for pattern in ("*.before_layout-assignment.hlo.pb", "*.after_layout-assignment.*.hlo.pb"):
-            dumps = sorted(Path(folder).glob(pattern))
-            if not dumps:
-                raise NotCapturedError(f"no dump {pattern} of the compiler for {platform}")
-            found.append(_without_metadata(dumps[0]))
+        return around_layout_assignment(Path(folder))
+
+
+def around_layout_assignment(folder: Path) -> tuple[HloModuleProto, HloModuleProto]:
+    """Return the module right before and right after layout assignment from a folder of dumps for a TPU."""
+    found = []
+    for pattern in ("*.before_layout-assignment.hlo.pb", "*.after_layout-assignment.*.hlo.pb"):
+        dumps = sorted(folder.glob(pattern))
+        if not dumps:
+            raise NotCapturedError(f"no dump {pattern} of the compiler for TPUs")
+        found.append(_without_metadata(dumps[0]))
     return found[0], found[1]
+
+
+def dump_options(folder: Path) -> dict[str, Any]:
+    """Return the options with which JAX compiles a function and dumps the modules around layout assignment."""
+    return {"xla_dump_to": str(folder), "xla_dump_hlo_pass_re": _AROUND, "xla_dump_hlo_as_proto": True}
+
+
+def proposal_options(path: str | Path) -> dict[str, str]:
+    """Return the options with which the compiler for TPUs takes a file of layouts."""
+    return {"xla_tpu_autofdo_proposed_layout_file": str(path)}
 
 
 def capture(module: bytes, platform: Platform = "cpu") -> bytes:
@@ -227,6 +242,8 @@ def capture(module: bytes, platform: Platform = "cpu") -> bytes:
     On a GPU, convolutions are not yet calls of cuDNN in it. It has no metadata and no number, so that equal programs
     give equal modules.
     """
+    if platform in TPUS:
+        return capture_for_tpu(module, platform)[0].SerializeToString(deterministic=True)
     with tempfile.TemporaryDirectory(prefix="hlorank-dump-") as folder:
         compile_module(module, platform, dump=Path(folder))
         dumps = sorted(Path(folder).glob("*.hlo.pb"))

@@ -6,6 +6,7 @@ import os
 import resource
 
 from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank_collect.xla import Platform
 
 _PARSER_MEMORY = 8 * 2**30
 
@@ -32,32 +33,42 @@ def print_text(data: bytes) -> bytes:
     return xla.text(data).encode()
 
 
-def capture(data: bytes) -> bytes:
-    """Return the module of a serialized HloModuleProto right before layout assignment for a CPU, serialized."""
-    from hlorank_collect import compiled_layouts
+def _compile_for(platform: Platform) -> None:
+    """Give this process the environment of the processes that measure."""
     from hlorank_collect.child_process import environment
     from hlorank_collect.machine import limit_memory
-    from hlorank_collect.modules.module_program import check_compilable, prepare
+    from hlorank_collect.program import require_device
 
     limit_memory()
-    os.environ.update(environment("cpu"))  # of the processes that measure
+    require_device(platform)
+    os.environ.update(environment(platform))
+
+
+def capture(data: bytes, platform: Platform) -> bytes:
+    """Return the module of a serialized HloModuleProto right before layout assignment for a backend, serialized."""
+    from hlorank_collect import compiled_layouts
+    from hlorank_collect.modules.module_program import check_compilable, prepare
+
+    _compile_for(platform)
     module = HloModuleProto.FromString(data)
     prepare(module)
     check_compilable(module)
-    return compiled_layouts.capture(module, "cpu").SerializeToString()
+    return compiled_layouts.capture(module, platform).SerializeToString()
 
 
-def trace(_: bytes, function: str, arguments: str, stage: str) -> bytes:
-    """Return the module of a JAX function at a stage of `DUMPS`, a serialized HloModuleProto."""
+def trace(_: bytes, function: str, arguments: str, stage: str, platform: Platform) -> bytes:
+    """Return the module of a JAX function at a stage of `DUMPS` for a backend, a serialized HloModuleProto."""
     from hlorank.config import ConfigError
     from hlorank.hlo.reader import DUMPS
     from hlorank_collect import xla
     from hlorank_collect.program import error_line, user_program
 
+    if platform in xla.TPUS:
+        _compile_for(platform)
     try:
         program, example = user_program(function, arguments).build()
-        module = xla.unoptimized_module(program, example)
-        return xla.capture(module) if stage == DUMPS[0] else module
+        module = xla.unoptimized_module(program, example, platform)
+        return xla.capture(module, platform) if stage == DUMPS[0] else module
     except ConfigError:
         raise
     except Exception as error:  # the user's code may raise any exception

@@ -32,7 +32,7 @@ from hlorank.files import read_json, write_json
 from hlorank.hlo.hlo_pb2 import HloModuleProto, ModuleTuningData, TuningData
 from hlorank.hlo.layout_json import module_fingerprint
 from hlorank.hlo.reader import DUMPS, read_records
-from hlorank.hlo.stage import TRAINED, stage_of
+from hlorank.hlo.stage import TRAINED, other_backend, stage_of
 from hlorank.hlo.xla_process import has_jaxlib
 from hlorank.metrics import noise_ceiling
 from hlorank.ranking.ranker import Ranker
@@ -40,6 +40,7 @@ from tests.cli.conftest import Command
 
 LAYOUT, TILE = "layout:synthetic:random", "tile:synthetic"
 BEFORE = "module_0001.m.before_optimizations.hlo.pb"
+STAGE = {"found": TRAINED, "trained": TRAINED, "compiled": False, "not_compiled": None, "other_backend": None}
 needs_jax = pytest.mark.skipif(not has_jaxlib(), reason="needs jax (extra collect)")
 
 
@@ -127,7 +128,7 @@ def test_candidates_are_drawn_for_a_dump(rank: Command, program: Path, tmp_path:
     changes = {row["configuration"]: row["changes"] for row in printed["top"]}
     assert len({str(layouts) for layouts in changes.values()}) == 9
     assert changes.pop(0) == []  # the compiler's default
-    assert printed["stage"] == {"found": TRAINED, "trained": TRAINED, "compiled": False, "not_compiled": None}
+    assert printed["stage"] == STAGE
     path = tmp_path / "saved" / f"{printed['graph']}.npz"
     saved = read_graph(path, "layout")
     assert isinstance(saved.configurations, LayoutConfigurations)
@@ -210,7 +211,9 @@ def test_an_untrained_model_is_warned_of(
     assert "never trained" in caplog.text
 
 
-def test_wrong_options_are_refused_before_anything_is_ranked(program: Path, tmp_path: Path, call: Command) -> None:
+def test_wrong_options_are_refused_before_anything_is_ranked(
+    program: Path, tmp_path: Path, call: Command, linear_model: Callable[..., Path]
+) -> None:
     for arguments in (
         ["--json", "--csv", "-"],
         ["--changes", "-", "--csv", "-"],
@@ -219,11 +222,10 @@ def test_wrong_options_are_refused_before_anything_is_ranked(program: Path, tmp_
         ["--csv", "."],
         ["--save", __file__],
         ["--export", __file__],
-        ["--arguments", "f32[2]"],
     ):
         assert arguments[0] in call.error("rank", "--model", "m", program, *arguments)
     twin = Path(shutil.copy(program, tmp_path))  # both would be saved to one file
-    error = call.error("rank", "--model", "m", program, twin, "--save", tmp_path / "saved")
+    error = call.error("rank", "--model", linear_model(), program, twin, "--save", tmp_path / "saved")
     assert error.startswith(f"{twin}: file name: ")
     assert str(program) in error
     assert not (tmp_path / "saved").exists()
@@ -348,6 +350,19 @@ def cpu_rank(linear_model: Callable[..., Path], tiny_collections: Path, capsys: 
     return Command(capsys, "rank", "--model", model)
 
 
+def test_dumps_for_another_backend_are_told_by_the_exit_status(cpu_rank: Command, program: Path) -> None:
+    name = "module_0000.jit_f.cl_1.0014.Layout_assignment.after_pipeline-start.before_layout-assignment.hlo.pb"
+    tpu = Path(shutil.copy(program, program.with_name(name)))
+    (printed,) = cpu_rank.json(tpu, status=3)
+    assert printed["stage"] == STAGE | {"other_backend": "tpu"}
+    module = next(read_records(tpu)).module
+    name = "module_0000.jit_f.0010.HLO_passes_through_layout_assignment.after_x.before_layout-assignment.hlo.pb"
+    collections = ("layout:cpu:random", "layout:tpu-v3:random", "layout:xla:default", "layout:synthetic:random")
+    assert [other_backend(Path(name), module, collection) for collection in collections] == [None, "cpu", "cpu", None]
+    module.host_program_shape.parameters.add().layout.tiles.add(dimensions=[8, 128])
+    assert [other_backend(program, module, collection) for collection in collections] == ["tpu", None, None, None]
+
+
 def test_what_is_not_compiled(cpu_rank: Command, rank: Command, program: Path, tmp_path: Path) -> None:
     before = shutil.copy(program, tmp_path / BEFORE)
     shutil.copy(program, program.with_name("module_0001.m.0003.p.after_dce.before_layout-assignment.hlo.pb"))
@@ -358,7 +373,7 @@ def test_what_is_not_compiled(cpu_rank: Command, rank: Command, program: Path, t
         (cpu_rank, [program.parent], TRAINED),  # the one right before layout assignment
     ):
         (printed,) = ranking.json(*arguments, status=0 if found == TRAINED else 3)
-        assert printed["stage"] == {"found": found, "trained": TRAINED, "compiled": False, "not_compiled": None}
+        assert printed["stage"] == STAGE | {"found": found}
 
 
 # A product, which the compiler leaves as it is, and two reshapes, which it removes.
@@ -383,7 +398,7 @@ def test_a_module_before_the_passes_is_compiled_and_exported(
     rank = partial(cpu_rank.json, "--candidates", "5")
     (printed,) = rank(source, "--export", tmp_path / "out", "--choose", "3")
     assert printed["file"] == str(source)
-    assert printed["stage"] == {"found": TRAINED, "trained": TRAINED, "compiled": True, "not_compiled": None}
+    assert printed["stage"] == STAGE | {"compiled": True}
     (line,) = caplog.messages
     assert str(source) in line
     assert "--dump" not in line
@@ -464,16 +479,16 @@ def test_the_ranked_module_is_that_of_the_function(
 
 
 def test_functions_that_are_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    stages: list[str] = []
+    stages: list[tuple[str, ...]] = []
 
     def in_process(*given: str) -> bytes:
-        stages.append(given[-1])
+        stages.append(given[-2:])
         return b""
 
     monkeypatch.setattr("hlorank.cli.programs.in_process", in_process)
     for dump in (None, "before_layout_assignment", "before-optimizations"):
-        find_programs(["own_mlp:step"], dump, "f32[2]")
-    assert stages == [DUMPS[0], DUMPS[0], DUMPS[1]]
+        find_programs(["own_mlp:step"], dump, "f32[2]", "tpu-v3")
+    assert stages == [(DUMPS[0], "tpu-v3"), (DUMPS[0], "tpu-v3"), (DUMPS[1], "tpu-v3")]
     for function, dump, arguments, named in (
         ("own_mlp:step", "after_optimizations", "f32[2]", "after_optimizations"),
         ("own_mlp:step", None, None, "--arguments"),

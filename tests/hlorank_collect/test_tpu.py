@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,9 +15,10 @@ from hlorank.data.collection import read_graph
 from hlorank.data.configurations import LayoutConfigurations
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_space import outputs, tpu_layout_space
-from hlorank_collect.child_process import supervise
+from hlorank_collect.autotune.tuned import Tuned, TuneTask
+from hlorank_collect.child_process import environment, supervise
 from hlorank_collect.commands.collect import _collection
-from hlorank_collect.program import require_device
+from hlorank_collect.program import SkippedError, require_device
 from hlorank_collect.task import LayoutTask
 from hlorank_collect.tpu.estimate import CORES, Cost, OptimizedModule, padded_bytes
 from tests.hlorank_collect.tasks import parsed, small_task
@@ -148,3 +151,73 @@ def test_estimates_are_those_of_the_compiler_and_the_same_again(programs: Path) 
     assert graph.measurements.runtime[0] == outcome.about["runtime_ns"]["default"] > 100
     again = supervise(task, hang_seconds=300)
     assert {**outcome.about, "seconds": 0} == {**(again.about or {}), "seconds": 0}
+
+
+COMPILED = """
+import json
+from pathlib import Path
+import jax
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank.hlo.layout_json import to_configuration
+from hlorank.hlo.layout_space import random
+from hlorank_collect import xla
+from hlorank_collect.program import JaxProgram
+from hlorank_collect.tpu.estimate import CORES, OptimizedModule
+from hlorank_collect.tpu.estimated_layouts import EstimatedLayouts, TpuProgram
+from hlorank_collect.tpu.proposals import compiler_options
+
+def net(x, w, v):
+    convolve = lambda x, w: jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", None, None, ("NHWC", "HWIO", "NHWC"))
+    return convolve(jax.numpy.tanh(convolve(x, w)), v).sum()
+
+arguments = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((8, 16, 16, 24), (3, 3, 24, 48), (3, 3, 48, 16))]
+program = JaxProgram("net", "net", lambda: (net, tuple(arguments)))
+compiled = TpuProgram(program, "tpu-v3")
+estimated = EstimatedLayouts(compiled)
+layouts = random(compiled.space, 8, np.random.default_rng(0), estimated.runtimes)
+runtimes = estimated.runtimes(layouts)
+place = np.flatnonzero(np.isfinite(runtimes) & (runtimes != runtimes[0]))[0]  # others are refused by the compiler
+about = dict(hlorank="0", model="random", collection="layout:tpu-v3:random", rank=1, score=0.0)
+chosen = to_configuration(compiled.module, layouts[place], about).model_dump(mode="json")
+saved = dict(program="", arguments="", platform="tpu-v3", seed=0, configuration=chosen)
+Path("tuned.json").write_text(json.dumps(saved))
+device = SingleDeviceSharding(xla._tpu("tpu-v3"))
+lowered = jax.jit(net).lower(*(jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=device) for one in arguments))
+(module,) = lowered.compile(compiler_options(lowered, "tuned.json")).runtime_executable().hlo_modules()
+optimized = OptimizedModule(HloModuleProto.FromString(module.as_serialized_hlo_module_proto()))
+print(runtimes[place], optimized.cost.nanoseconds(CORES["tpu-v3"]))
+"""
+
+
+@compiler
+@pytest.mark.slow
+def test_jax_compiles_the_program_that_was_estimated_with_the_options_of_its_file(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "-c", COMPILED]
+    printed = subprocess.check_output(command, env=environment("tpu-v3"), cwd=tmp_path, text=True)
+    estimate, compiled = map(float, printed.split())
+    assert estimate == compiled
+
+
+@compiler
+@pytest.mark.slow
+@pytest.mark.usefixtures("programs")
+def test_the_best_estimate_wins() -> None:
+    shared = {"program": "user_programs:dots", "arguments": "f32[256,512] f32[512,384]", "output": "tuned"}
+    task = small_task(TuneTask, **shared, collection="layout:tpu-v3:random", configurations=12, budget=4)
+    about = supervise(task, hang_seconds=300).about
+    assert about is not None
+    found = about["speedup"]
+    assert (
+        found["low"]
+        == found["estimate"]
+        == found["high"]
+        == 1 / min(tried["relative_runtime"] for tried in about["measured"])
+    )
+    assert about["runtimes"] == "estimated"
+    path = task.saved(about["name"])
+    with pytest.raises(SkippedError, match=path.stem):
+        Tuned(path)

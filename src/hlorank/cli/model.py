@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hlorank.files import SPEC, read_json
 from hlorank.terminal import add_number
 
 if TYPE_CHECKING:
@@ -25,6 +27,11 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="device; auto is CUDA where PyTorch finds it (default: %(default)s)",
     )
+
+
+def collection_of(folder: Path) -> str:
+    """Return the address of the collection that a model was trained on."""
+    return str(read_json(folder / SPEC).get("collection", ""))
 
 
 def open_ranker(model: str, memory_mib: int, accelerator: str) -> Ranker:

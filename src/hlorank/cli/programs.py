@@ -75,9 +75,12 @@ def is_function(program: str) -> bool:
 
 
 def find_programs(
-    inputs: Sequence[str], dump: str | None, arguments: str | None
+    inputs: Sequence[str], dump: str | None, arguments: str | None, backend: str = "cpu"
 ) -> tuple[list[Program], list[DataError]]:
-    """Return the programs of paths, globs, JAX functions and `-`, and an error for each input without a program."""
+    """Return the programs of paths, globs, JAX functions and `-`, and an error for each input without a program.
+
+    Functions are traced, and compiled up to layout assignment, for the backend.
+    """
     if arguments is not None and not any(map(is_function, inputs)):
         raise ConfigError("--arguments: only for module:function, such as mymod:step")
     programs: list[Program] = []
@@ -85,7 +88,7 @@ def find_programs(
     for name in inputs:
         try:
             if is_function(name):
-                programs.append(_traced(name, arguments, dump))
+                programs.append(_traced(name, arguments, dump, backend))
             elif name == "-":
                 programs.append(_standard_input())
             else:
@@ -130,7 +133,7 @@ def _standard_input() -> Program:
     return Program(path, "-")
 
 
-def _traced(function: str, arguments: str | None, dump: str | None) -> Program:
+def _traced(function: str, arguments: str | None, dump: str | None, backend: str) -> Program:
     if arguments is None:
         raise ConfigError(f"program {function!r}: needs --arguments, such as 'f32[8,128] s32[8]'")
     stage = next((name for name in DUMPS if dump is None or name.replace("-", "_") == dump.replace("-", "_")), None)
@@ -138,7 +141,7 @@ def _traced(function: str, arguments: str | None, dump: str | None) -> Program:
         raise ConfigError(f"program {function!r}: --dump {dump}: expected {' or '.join(DUMPS)}")
     path = _temporary(f"{re.sub(r'[^A-Za-z0-9._]+', '-', function)}.pb")
     try:
-        path.write_bytes(in_process("trace", b"", function, arguments, stage))
+        path.write_bytes(in_process("trace", b"", function, arguments, stage, backend))
     except XlaError as error:
         raise ConfigError(f"program {function!r}: {error}") from None
     return Program(path, function)

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.cli.model import add_model_arguments, open_ranker
+from hlorank.cli.model import add_model_arguments, collection_of, open_ranker
 from hlorank.cli.programs import HELP, Program, add_program_options, find_programs, is_function
 from hlorank.cli.rank_output import export, print_rankings, submission, warn_of_stages
 from hlorank.config import ComputeConfig, ConfigError
 from hlorank.fetch.hlo import check_names
 from hlorank.files import DataError, counted
 from hlorank.hlo.configurations import NothingToConfigureError
+from hlorank.hlo.stage import backend_of
 from hlorank.terminal import add_number, add_table_options
 
 if TYPE_CHECKING:
@@ -39,10 +40,11 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         description=(
             "Ranks the configurations in npz files and tuning records from fastest to slowest, by a trained model. "
             "For the dump of a program, which holds no configurations, candidates are drawn. Nothing is run. For a "
-            "model of layouts on a CPU, a module before XLA's passes is compiled up to layout assignment, with a "
-            "notice; this needs jax. Dumps with nothing to configure are left out with a notice. Files that cannot be "
+            "model of layouts on a CPU or of a TPU's estimates, a module before XLA's passes is compiled up to layout "
+            "assignment, with a notice; this needs jax, and libtpu for TPUs. Dumps with nothing to configure are left "
+            "out with a notice. Files that cannot be "
             "ranked are named, the others are ranked, and the exit status is 2. It is 3 if a dump is ranked that is "
-            "not of the stage that the model was trained on, which is named."
+            "not of the stage or the backend that the model was trained on, which is named."
         ),
     )
     parser.add_argument("input", nargs="+", metavar="INPUT", help=f"an npz file or tuning records; {HELP}")
@@ -98,8 +100,8 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _check(arguments: argparse.Namespace, programs: Sequence[Program]) -> None:
-    """Refuse options that exclude each other, paths of the wrong kind, and graphs that would be one file."""
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse options that exclude each other, and paths of the wrong kind."""
     if [arguments.csv == "-", arguments.changes == "-", arguments.json].count(True) > 1:
         raise ConfigError("give one of --json, --csv - and --changes -: each needs the standard output for itself")
     for option in ("csv", "changes"):
@@ -108,12 +110,9 @@ def _check(arguments: argparse.Namespace, programs: Sequence[Program]) -> None:
             raise ConfigError(f"--{option} {target}: a folder; name a file")
     if arguments.choose > arguments.top:
         raise ConfigError(f"--choose {arguments.choose}: expected one of the first --top {arguments.top}")
-    folders = {"--save": arguments.save, "--export": arguments.export}
-    for option, folder in folders.items():
+    for option, folder in (("--save", arguments.save), ("--export", arguments.export)):
         if folder is not None and folder.exists() and not folder.is_dir():
             raise ConfigError(f"{option} {folder}: not a folder")
-    if any(folders.values()):
-        check_names(program.path for program in programs if program.path.suffix != ".npz")
 
 
 _Ranked = tuple[dict[str, Any], NDArray[np.int64] | None]
@@ -171,14 +170,14 @@ def _written(
     return shown
 
 
-def _rank(programs: Sequence[Program], arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataError]:
+def _rank(
+    programs: Sequence[Program], arguments: argparse.Namespace, folder: str
+) -> Iterator[dict[str, Any] | DataError]:
     """Rank the graphs of all programs; the error of a file or a graph takes the place of its ranking."""
     if not programs:
         return
     from hlorank.compute import SERIAL, map_graphs
-    from hlorank.runs.find import model_folder
 
-    folder = str(model_folder(arguments.model))  # here, so that it is downloaded once
     _opened.cache_clear()  # the model may have changed
     compute, here = SERIAL, arguments.accelerator
     if arguments.ray is not None:
@@ -213,13 +212,19 @@ def _rank(programs: Sequence[Program], arguments: argparse.Namespace) -> Iterato
 
 def run(arguments: argparse.Namespace) -> int:
     """Rank every input, and print tables, JSON, CSV or a submission, also of the graphs before an error of writing."""
-    programs, errors = find_programs(arguments.input, arguments.dump, arguments.arguments)
-    _check(arguments, programs)
+    from hlorank.runs.find import model_folder
+
+    _check(arguments)
+    folder = model_folder(arguments.model)  # here, so that it is downloaded once
+    collection = collection_of(folder)
+    programs, errors = find_programs(arguments.input, arguments.dump, arguments.arguments, backend_of(collection))
+    if arguments.save is not None or arguments.export is not None:
+        check_names(program.path for program in programs if program.path.suffix != ".npz")
     graphs: list[dict[str, Any]] = []
     left_out: list[DataError] = []
     complete = False
     try:
-        for ranked in _rank(programs, arguments):
+        for ranked in _rank(programs, arguments, str(folder)):
             if isinstance(ranked, NothingToConfigureError):
                 left_out.append(ranked)
             elif isinstance(ranked, DataError):
@@ -230,7 +235,7 @@ def run(arguments: argparse.Namespace) -> int:
     finally:  # the bar has ended, which errors and tables would interrupt
         for notice in left_out:
             _log.warning("left out: %s", notice)
-        other_stage = warn_of_stages(graphs)
+        other_stage = warn_of_stages(graphs, collection)
         sys.stderr.writelines(f"error: {error}\n" for error in errors)
         if graphs or complete:
             print_rankings(graphs, arguments)

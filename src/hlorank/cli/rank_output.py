@@ -23,7 +23,7 @@ from hlorank.files import DataError, counted, csv_cell, escape, write_atomic, wr
 from hlorank.hlo.forms import hlo_text
 from hlorank.hlo.layout_json import apply, to_configuration
 from hlorank.hlo.reader import DUMPS
-from hlorank.hlo.stage import TRAINED, named_stage
+from hlorank.hlo.stage import TRAINED, backend_of, named_stage
 from hlorank.hlo.xla_process import INSTALL, has_jaxlib
 from hlorank.ranking.inputs import InputGraph
 from hlorank.terminal import Column, cells, print_table
@@ -33,7 +33,11 @@ _OTHER_STAGE = (
     "%s: a module of the stage %s; the model was trained on modules of the stage %s, so that the ranking means nothing "
     "for the program; XLA dumps the right module with --xla_dump_hlo_pass_re=layout-assignment%s"
 )
-_COMPILED = "%s: compiled for a CPU up to layout assignment, because the model was trained on modules of the stage %s%s"
+_OTHER_BACKEND = (
+    "%s: a module that XLA dumped for a %s; the model was trained on %s, so that the ranking means nothing for the "
+    "program"
+)
+_COMPILED = "%s: compiled for the %s up to layout assignment, as the model was trained on modules of the stage %s%s"
 _NO_STAGE = f"; if it is of this stage already, rank it with --dump {DUMPS[0]}"
 _UNKNOWN_STAGE = "%s: taken as a module of the stage %s, as nothing says that it is not; it was not compiled: %s"
 _COLUMNS = {
@@ -180,15 +184,21 @@ def export(folder: Path, given: InputGraph, row: dict[str, Any], model: str, col
     return [json_file, protobuf, text]
 
 
-def warn_of_stages(graphs: Sequence[dict[str, Any]]) -> bool:
-    """Warn of modules that were compiled or may be of another stage; return True if any is of another stage."""
+def warn_of_stages(graphs: Sequence[dict[str, Any]], collection: str) -> bool:
+    """Warn of modules that were compiled or may be of another stage; return True if any is of another.
+
+    A module of another backend than the model's collection counts as of another stage.
+    """
     staged = [(ranked["file"], ranked["stage"]) for ranked in graphs if ranked["stage"] is not None]
     for file, stage in staged:
+        if stage["other_backend"] is not None:
+            _log.warning(_OTHER_BACKEND, file, stage["other_backend"], collection)
         if stage["compiled"]:
-            _log.warning(_COMPILED, file, TRAINED, _NO_STAGE if named_stage(Path(file)) is None else "")
+            remedy = _NO_STAGE if named_stage(Path(file)) is None else ""
+            _log.warning(_COMPILED, file, backend_of(collection), TRAINED, remedy)
         elif stage["found"] != TRAINED:
             reason = f"; not compiled: {stage['not_compiled']}" if stage["not_compiled"] else ""
             _log.warning(_OTHER_STAGE, file, stage["found"], TRAINED, reason)
         elif stage["not_compiled"]:
             _log.warning(_UNKNOWN_STAGE, file, TRAINED, stage["not_compiled"])
-    return any(stage["found"] != TRAINED for _, stage in staged)
+    return any(stage["found"] != TRAINED or stage["other_backend"] is not None for _, stage in staged)

@@ -224,5 +224,5 @@ def apply_configuration(program: str | Path | bytes, configuration: str | Path |
     path, module = records[0].path, records[0].module
     if module_fingerprint(module) != chosen.fingerprint and needs_compilation(path, module, chosen.collection):
         with suppress(DataError):  # `apply` says in what another module differs
-            module = before_layout_assignment(module)
+            module = before_layout_assignment(module, chosen.collection)
     return apply(module, chosen).SerializeToString()

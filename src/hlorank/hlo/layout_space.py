@@ -101,6 +101,11 @@ def layout_space(module: HloModuleProto) -> LayoutSpace:
     return LayoutSpace(node_ids, ranks)
 
 
+def space_of(module: HloModuleProto, collection: object) -> LayoutSpace:
+    """Return the layouts of a module that the backend of a collection lets choose."""
+    return (tpu_layout_space if str(collection).startswith("layout:tpu-") else layout_space)(module)
+
+
 def tpu_layout_space(module: HloModuleProto) -> LayoutSpace:
     """Return the layouts of a module that the compiler for TPUs accepts, as TpuGraphs' configurations have them.
 

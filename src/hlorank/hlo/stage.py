@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Literal
 
+from hlorank.data.collection import TPU_SOURCES, Collection
 from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloComputationProto, HloModuleProto
 from hlorank.hlo.layout_space import is_constrained
@@ -24,6 +25,12 @@ _NAMES: dict[Stage, re.Pattern[str]] = {
     "before_optimizations": re.compile(r"\.before_optimizations\b"),
     "before_layout_assignment": re.compile(r"\.before_[\w-]*layout-assignment\b"),
     "after_layout_assignment": re.compile(r"after_(?:\w*optimizations|[\w-]*layout[_-]assignment|scheduling)\b"),
+}
+# Pipelines and last dumps of XLA's backends.
+_BACKENDS = {
+    "cpu": re.compile(r"\.HLO_passes_(?:through|after)_layout_assignment\.|\.cpu_after_"),
+    "gpu": re.compile(r"\.layout_assignment\.|gpu_after_"),
+    "tpu": re.compile(r"\.Layout_assignment\."),
 }
 _LAYOUT_OPCODES = {"copy", "bitcast"}
 
@@ -64,16 +71,39 @@ def needs_compilation(path: Path, module: HloModuleProto, collection: str) -> bo
 
     A module whose file name has no stage may be before any pass without a sign of it: it is compiled, too. A module
     that is right before layout assignment remains so, and so does a module that `hlorank rank --export` wrote. Modules
-    are compiled only for collections of layouts that were measured on a CPU.
+    are compiled only for collections of layouts that were measured on a CPU, or estimated for TPUs.
     """
     if named_stage(path) == "before_layout_assignment" or is_constrained(module):
         return False
-    return collection.startswith("layout:cpu:") and stage_of(path, module) != "after_layout_assignment"
+    return collection.startswith(("layout:cpu:", "layout:tpu-")) and stage_of(path, module) != "after_layout_assignment"
 
 
-def before_layout_assignment(module: HloModuleProto) -> HloModuleProto:
-    """Compile a module as `hlorank collect` does up to layout assignment; a DataError's `found` says why it fails."""
+def other_backend(path: Path, module: HloModuleProto, collection: str) -> str | None:
+    """Return the backend whose compiler dumped a module, if it is another than a collection's, else None.
+
+    The file's name has it, or tiles in the layouts of the program's arguments, which only TPUs have.
+    """
+    source = Collection.parse(collection).source
+    own = "tpu" if source in TPU_SOURCES else source.partition("-")[0]
+    named = [name for name, pattern in _BACKENDS.items() if pattern.search(path.name)]
+    tiled = any(shape.layout.tiles for shape in module.host_program_shape.parameters)
+    found = next(iter(["tpu"] if tiled else named), None)
+    return found if own in _BACKENDS and found != own else None
+
+
+def backend_of(collection: str) -> str:
+    """Return the backend that modules are compiled for to be ranked by a model of a collection."""
+    source = Collection.parse(collection).source
+    return source if source.startswith("tpu-") else "cpu"
+
+
+def before_layout_assignment(module: HloModuleProto, collection: str) -> HloModuleProto:
+    """Compile a module up to layout assignment, as `hlorank collect` does for a collection of layouts.
+
+    The `found` of a DataError says why it fails.
+    """
+    backend = backend_of(collection)
     try:
-        return HloModuleProto.FromString(in_process("capture", module.SerializeToString()))
+        return HloModuleProto.FromString(in_process("capture", module.SerializeToString(), backend))
     except XlaError as error:
-        raise DataError("file", "a module that compiles for a CPU", error) from None
+        raise DataError("file", f"a module that compiles for {backend}", error) from None

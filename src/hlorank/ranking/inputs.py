@@ -17,9 +17,9 @@ from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.files import DataError
 from hlorank.hlo.extra import Extra, extra_features, read_extra
 from hlorank.hlo.hlo_pb2 import HloModuleProto
-from hlorank.hlo.layout_space import LayoutSpace, layout_space, random
+from hlorank.hlo.layout_space import LayoutSpace, layout_space, random, space_of
 from hlorank.hlo.reader import Record, featurize, read_records
-from hlorank.hlo.stage import TRAINED, before_layout_assignment, needs_compilation, stage_of
+from hlorank.hlo.stage import TRAINED, before_layout_assignment, needs_compilation, other_backend, stage_of
 
 MAX_CHOICES = 2**27
 """Limit of layouts of a graph (configurations times configurable nodes); in memory, they take 128 MiB to 512 MiB."""
@@ -37,7 +37,8 @@ class InputGraph:
         module: the module of the program; None for an npz file.
         stage: None if the file holds configurations, else `found`, the stage of the module, for which candidates were
             drawn; that of the modules that the model was `trained` on; `compiled`, true if the module was compiled from
-            that in the file; and `not_compiled`, the reason if it could not be, or None.
+            that in the file; `not_compiled`, the reason if it could not be, or None; and `other_backend`, the backend
+            that dumped the module if the model was trained on another, or None.
     """
 
     file: Path
@@ -125,17 +126,19 @@ class GraphReader:
             raise DataError("file", expected, "a compiler dump, which holds none", file=path)
         else:
             found = stage_of(path, record.module)
+            collection = str(self.spec.collection)
             stage = {"found": found, "trained": TRAINED, "compiled": False, "not_compiled": None}
-            if self.compile_dumps and needs_compilation(path, record.module, str(self.spec.collection)):
+            stage["other_backend"] = other_backend(path, record.module, collection)
+            if self.compile_dumps and needs_compilation(path, record.module, collection):
                 layout_space(record.module)  # refuses a broken module, and one with nothing to configure, in no time
                 try:
-                    record = replace(record, module=before_layout_assignment(record.module))
-                    stage |= {"found": TRAINED, "compiled": True}
+                    record = replace(record, module=before_layout_assignment(record.module, collection))
+                    stage |= {"found": TRAINED, "compiled": True, "other_backend": None}
                 except DataError as error:
                     stage["not_compiled"] = str(error.found)
         measured, program = featurize(record, self.spec.kind)
         if record.tuning is None:
-            space = layout_space(record.module)
+            space = space_of(record.module, self.spec.collection)
             self._check_size("candidates", self.candidates, space.nodes, path)
             measured = self._with_candidates(measured, space)
         extra = extra_features(program) if self.spec.options.protobuf else None

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
 
 from hlorank.data.configurations import LayoutConfigurations
 from hlorank.data.graph import Graph, Int64
+from hlorank.files import DataError
 from hlorank.hlo.layout_space import Float64, Layouts, LayoutSpace, random
-from hlorank.ranking.ranker import Ranker
 from hlorank_collect.autotune.acquisition import node_kinds
-from hlorank_collect.autotune.evolution import Evolution
+from hlorank_collect.autotune.evolution import Evolution, Score
 
 CONFIDENCE = 0.95
 _RESAMPLES = 2000
@@ -40,19 +43,59 @@ class RandomCandidates:
 Candidates = RandomCandidates | Evolution
 
 
-def find_candidates(
-    model: str | None, graph: Graph, space: LayoutSpace, count: int, budget: int, rng: np.random.Generator
-) -> Candidates:
-    """Return `count` configurations that a trained model scores, or random ones; DataError if it ranks no layouts."""
-    if model is None:
-        return RandomCandidates(space, count, rng)
-    ranker = Ranker(Path(model))
+@contextmanager
+def model_scores(model: str, graph: Graph, node_ids: Int64) -> Iterator[Score]:
+    """Yield the function that scores layouts of a graph by a trained model; DataError if it ranks no layouts.
+
+    The model runs in a process of its own, as PyTorch and the compiler for TPUs crash in one.
+    """
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_serve_scores, args=(there, model, graph, node_ids))
+    process.start()
+    there.close()
 
     def score(layouts: Layouts) -> Float64:
-        return ranker.score(graph, LayoutConfigurations.from_chunks(space.node_ids, [layouts]))
+        here.send(layouts)
+        found: Float64 | DataError = here.recv()
+        if isinstance(found, DataError):
+            raise found
+        return found
 
+    try:
+        yield score
+    finally:
+        here.close()  # which ends the process
+        process.join()
+
+
+def _serve_scores(pipe: Connection, model: str, graph: Graph, node_ids: Int64) -> None:
+    import torch
+
+    from hlorank.ranking.ranker import Ranker
+
+    torch.set_num_threads(1)  # the process has one core
+    with suppress(EOFError):  # the process that asks has ended
+        try:
+            ranker = Ranker(Path(model))
+            while True:
+                layouts = LayoutConfigurations.from_chunks(node_ids, [pipe.recv()])
+                pipe.send(ranker.score(graph, layouts))
+        except DataError as error:
+            pipe.send(error)
+
+
+@contextmanager
+def find_candidates(
+    model: str | None, graph: Graph, space: LayoutSpace, count: int, budget: int, rng: np.random.Generator
+) -> Iterator[Candidates]:
+    """Yield `count` configurations that a trained model scores, or random ones; DataError if it ranks no layouts."""
+    if model is None:
+        yield RandomCandidates(space, count, rng)
+        return
     batches = math.ceil(budget / batch_size(budget))
-    return Evolution(space, node_kinds(graph, space.node_ids), score, size=count + 1, batches=batches, rng=rng)
+    with model_scores(model, graph, space.node_ids) as score:
+        yield Evolution(space, node_kinds(graph, space.node_ids), score, size=count + 1, batches=batches, rng=rng)
 
 
 def batch_size(budget: int) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +15,19 @@ import numpy as np
 from hlorank.files import DataError, write_json
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_json import ModuleConfiguration, module_layouts
-from hlorank.hlo.layout_space import Layouts, configuration_name
+from hlorank.hlo.layout_space import Layouts, LayoutSpace, configuration_name
 from hlorank.hlo.reader import Record, featurize
 from hlorank.metrics import ranking
 from hlorank_collect import xla
 from hlorank_collect.autotune.search import Candidates, find_candidates, propose, speedup, winner
 from hlorank_collect.autotune.tuned import ApplyTask, TuneTask
 from hlorank_collect.compiled_layouts import CompiledLayouts, captured, configurable
-from hlorank_collect.program import SkippedError
+from hlorank_collect.program import Program, SkippedError
 from hlorank_collect.task import Progress, Report
 from hlorank_collect.timing import Float64, Rounds
+from hlorank_collect.tpu.estimated_layouts import EstimatedLayouts, TpuProgram
+
+Compiled = CompiledLayouts | EstimatedLayouts
 
 _FINALISTS = 5
 _MIN_ROUNDS = 10  # measured even after the time limit: half of them select, and the interval needs five more
@@ -32,29 +37,25 @@ _COMPILE_SHARE = 0.8  # of the work, in the shown progress
 
 def tune(task: TuneTask, report: Report) -> dict[str, Any]:
     """Tune one program in this process, write its JSON file, and return its content."""
-    import torch
-
-    torch.set_num_threads(1)  # the process has one core
     start = time.monotonic()
     report(Progress("trace"))
     program = task.load()
-    module, inputs = captured(program, task.platform)
-    space = configurable(module)
+    module, space, compile_layouts = _opened(task, program)
     rng = task.rng(program.name)
     report(Progress("rank"))
     graph = featurize(Record("program", Path(task.program), "", module, None), "layout")[0].graph
-    candidates = find_candidates(task.model, graph, space, task.configurations, task.budget, rng)
-    ranked = time.monotonic()
     deadline = start + _PROPOSE_SHARE * task.time_limit
     share = itertools.count(step=_COMPILE_SHARE / (task.budget + 1))
 
     def before(name: str | None) -> None:
         report(Progress("compile", name, min(next(share), _COMPILE_SHARE)))
 
-    compiled = CompiledLayouts(module, space, inputs, task.platform, before, task.left_out, deadline)
-    tried = propose(
-        candidates.choose, lambda chosen: compiled.quick(candidates.layouts[chosen], rng), task.budget, deadline
-    )
+    with find_candidates(task.model, graph, space, task.configurations, task.budget, rng) as candidates:
+        ranked = time.monotonic()
+        compiled = compile_layouts(before, task.left_out, deadline)
+        tried = propose(
+            candidates.choose, lambda chosen: compiled.quick(candidates.layouts[chosen], rng), task.budget, deadline
+        )
     measured = {candidate: relative for candidate, relative in tried.items() if np.isfinite(relative)}
     best, outcome = _final(compiled, candidates, measured, task, rng, start + task.time_limit, report)
     outcome["seconds"] = {"rank": round(ranked - start, 2), "all": round(time.monotonic() - start, 2)}
@@ -63,12 +64,24 @@ def tune(task: TuneTask, report: Report) -> dict[str, Any]:
     return about
 
 
+def _opened(
+    task: TuneTask, program: Program, fingerprint: str | None = None
+) -> tuple[HloModuleProto, LayoutSpace, Callable[..., Compiled]]:
+    """Return a program before layout assignment, its layouts, and what compiles them (`before`, `forbidden`, ...)."""
+    if task.platform in xla.TPUS:
+        own = TpuProgram(program, task.platform)
+        return own.module, own.space, partial(EstimatedLayouts, own)
+    module, inputs = captured(program, task.platform, fingerprint)
+    space = configurable(module)
+    return module, space, partial(CompiledLayouts, module, space, inputs, task.platform)
+
+
 def _tried(layouts: Layouts, score: float | None, relative: float) -> dict[str, Any]:
     return {"configuration": configuration_name(layouts), "score": score, "relative_runtime": relative}
 
 
 def _final(
-    compiled: CompiledLayouts,
+    compiled: Compiled,
     candidates: Candidates,
     measured: dict[int, float],
     task: TuneTask,
@@ -110,15 +123,13 @@ def _configuration(task: ApplyTask, chosen: ModuleConfiguration, module: HloModu
         raise SkippedError(f"{error}; {hint}") from None
 
 
-def _measured(task: ApplyTask, compiled: CompiledLayouts, both: Layouts, deadline: float, report: Report) -> Float64:
+def _measured(task: ApplyTask, compiled: Compiled, both: Layouts, deadline: float, report: Report) -> Float64:
     """Return (rounds, 2) times of the default and of a configuration, (rounds, 1) if they are the same program."""
-    texts = []
     for configuration in both:
-        if (executable := compiled.executable(configuration)) is None:
+        if not compiled.works(configuration):
             why = compiled.left_out[configuration_name(configuration)]
             raise SkippedError(f"the configuration of {task.applied} fails: {why}")
-        texts.append(xla.text(executable.module(), canonical=True))
-    different = both[: len({*texts})]
+    different = both[:1] if compiled.same(both) else both
     if len(different) == 1 and not task.again:
         return np.zeros((0, 1))
     return compiled.measure(different, task.rng(task.program), _rounds(task), deadline, report, 0.6)
@@ -134,13 +145,13 @@ def apply(task: ApplyTask, report: Report) -> dict[str, Any]:
     chosen = task.chosen()
     report(Progress("trace"))
     program = task.load()
-    module, inputs = captured(program, task.platform, chosen.fingerprint)
-    layouts, space = _configuration(task, chosen, module), configurable(module)
+    module, space, compile_layouts = _opened(task, program, chosen.fingerprint)
+    layouts = _configuration(task, chosen, module)
 
     def before(name: str | None) -> None:
         report(Progress("compile", name, 0.0 if name is None else 0.3))
 
-    compiled = CompiledLayouts(module, space, inputs, task.platform, before, task.left_out)
+    compiled = compile_layouts(before, task.left_out)
     times = _measured(task, compiled, np.stack([space.default, layouts]), start + task.time_limit, report)
     found = speedup(times, 1, task.rng(program.name)) if times.shape[1] == 2 else None
     outcome: dict[str, Any] = {"applied": task.applied, "candidates": 1, "budget": 1, "measured": [], "left_out": {}}

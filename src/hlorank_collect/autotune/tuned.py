@@ -16,11 +16,12 @@ from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_json import EXPECTED, ModuleConfiguration, module_layouts, to_configuration
 from hlorank.hlo.layout_space import Layouts, configuration_name
 from hlorank.version import __version__
-from hlorank_collect import machine, xla
+from hlorank_collect import record, xla
 from hlorank_collect.compiled_layouts import CompiledLayouts, captured, configurable
 from hlorank_collect.program import SkippedError
 from hlorank_collect.task import Task, load_program
 
+_OPTIONS = "hlorank_collect.tpu.proposals.compiler_options"
 _AGAIN = "give a file that hlorank autotune wrote; tune the program again if an earlier version wrote the file"
 
 
@@ -42,9 +43,10 @@ def read_saved(path: Path) -> Saved:
     return read_section(Saved, path, _AGAIN)
 
 
-def _times(speedup: Mapping[str, float]) -> str:
-    estimate, low, high = speedup["estimate"], speedup["low"], speedup["high"]
-    return f"{estimate:.3f} times as fast as the default (95 % interval {low:.3f} to {high:.3f})"
+def _times(about: Mapping[str, Any]) -> str:
+    estimate, low, high = (about["speedup"][key] for key in ("estimate", "low", "high"))
+    sure = f"95 % interval {low:.3f} to {high:.3f}" if about["runtimes"] == "measured" else "the compiler's estimate"
+    return f"{estimate:.3f} times as fast as the default ({sure})"
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,13 @@ class TuneTask(Task):
     def summarize(self, about: Mapping[str, Any]) -> str:
         """Return one line about the result."""
         effort = (
-            f"{len(about['measured'])} of {about['candidates']} candidates measured, "
+            f"{len(about['measured'])} of {about['candidates']} candidates {about['runtimes']}, "
             f"{len(about['left_out'])} left out, {about['seconds']['all']:.0f} s"
         )
         if about["speedup"] is None:
             return f"keeps the default: no candidate works; {effort}"
         kept = "keeps the default: the best candidate is " if about["winner"] == "default" else ""
-        return f"{kept}{_times(about['speedup'])}; {effort}"
+        return f"{kept}{_times(about)}; {effort}"
 
     def saved(self, name: str) -> Path:
         """Return the JSON file of the program of this name."""
@@ -94,8 +96,7 @@ class TuneTask(Task):
             **outcome,
             "winner": configuration_name(layouts) if changed else "default",
             "configuration": to_configuration(module, layouts, about).model_dump(mode="json"),
-            "device": xla.device_name(self.platform),
-            **machine.description(),
+            **record.conditions(self.platform),
         }
 
 
@@ -126,11 +127,11 @@ class ApplyTask(TuneTask):
             runtimes = {name: f"{runtime / 1e6:.3f} ms" for name, runtime in about["runtime_ns"].items()}
             if about["speedup"] is None:
                 return f"runs with the default in {runtimes['default']}"
-            return f"runs in {runtimes['tuned']}, {_times(about['speedup'])}"
+            return f"runs in {runtimes['tuned']}, {_times(about)}"
         if about["speedup"] is None:
             return f"{self.applied} compiles to the same program as the default: there is nothing to measure"
         kept = "keeps the default: the configuration is " if about["winner"] == "default" else ""
-        return f"{kept}{_times(about['speedup'])}; {about['rounds']} rounds, {about['seconds']['all']:.0f} s"
+        return f"{kept}{_times(about)}; {about['rounds']} rounds, {about['seconds']['all']:.0f} s"
 
 
 def remeasure_tasks(files: Sequence[Path], settings: Mapping[str, Any]) -> tuple[list[ApplyTask], dict[str, str]]:
@@ -161,6 +162,8 @@ class Tuned:
 
     def __init__(self, path: Path) -> None:
         saved = read_saved(path)
+        if saved.platform in xla.TPUS:
+            raise SkippedError(f"{path}: tuned for a {saved.platform}: compile it there, with {_OPTIONS}")
         self._platform = saved.platform
         self._program = load_program(saved.program, saved.arguments, saved.seed, saved.scale_batch)
         module, inputs = captured(self._program, self._platform, saved.configuration.fingerprint)

@@ -6,11 +6,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from hlorank.cli.model import collection_of
 from hlorank.config import ConfigError, read_section
-from hlorank.files import SPEC, DataError, read_json
+from hlorank.files import DataError
 from hlorank.hlo.layout_json import EXPECTED, ModuleConfiguration
+from hlorank.hlo.stage import backend_of
 from hlorank.terminal import add_number
 from hlorank_collect.commands import common
+from hlorank_collect.xla import TPUS
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -55,7 +58,13 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     limit = "time per program; no new candidate is tried after 70 %% of it"
     add_number(budget, "--seconds", 600, limit, metavar="S", dest="time_limit")
     measuring = parser.add_argument_group("measurement")
-    measuring.add_argument("--platform", choices=("cpu", "gpu"), default="cpu", help="XLA's backend (default: cpu)")
+    measuring.add_argument(
+        "--backend",
+        type=lambda text: text.replace(":", "-"),
+        choices=("cpu", "gpu", *TPUS),
+        help="XLA's backend; tpu:v5e and others take the estimates of the compiler for TPUs, and need no TPU (default: "
+        "that of the model's collection, or cpu)",
+    )
     add_number(measuring, "--rounds", 40, "rounds of the finalists and the default", 4)
     common.add_machine_arguments(measuring)
     parser.add_argument(
@@ -75,19 +84,19 @@ def _check(arguments: argparse.Namespace) -> None:
         common.check_output(arguments.out)
 
 
-def _model(reference: str) -> str:
-    """Return the folder of the model; raise ConfigError if there is no model of layouts."""
+def _model(reference: str) -> tuple[str, str]:
+    """Return the folder of the model, and its collection; raise ConfigError if there is no model of layouts."""
     from hlorank.runs.find import model_folder
 
     remedy = "give a trained model of layouts, such as models/layout/cpu/random/gst of make repro"
     try:
         folder = model_folder(reference)
-        address = read_json(folder / SPEC).get("collection", "")
+        address = collection_of(folder)
     except DataError as error:
         raise ConfigError(f"--model {error}; {remedy}") from None
-    if not str(address).startswith("layout:"):
+    if not address.startswith("layout:"):
         raise ConfigError(f"--model {reference}: it ranks configurations of {address or 'nothing'}; {remedy}")
-    return str(folder)
+    return str(folder), address
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -98,9 +107,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     require_jax()
     _check(arguments)
-    model = None if arguments.model is None else _model(arguments.model)  # before any program is compiled
-    require_device(arguments.platform)
-    settings = common.task_settings(arguments, f"layout:{arguments.platform}:random")
+    model, backend = None, arguments.backend or "cpu"
+    if arguments.model is not None:
+        model, collection = _model(arguments.model)  # before any program is compiled
+        backend = arguments.backend or backend_of(collection)
+    require_device(backend)
+    settings = common.task_settings(arguments, f"layout:{backend}:random")
     tasks: list[TuneTask] | list[ApplyTask]
     broken: dict[str, str] = {}
     programs = common.program_fields(arguments)
@@ -113,5 +125,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         settings |= {"model": model, "reference": arguments.model, "budget": arguments.top}
         tasks = [TuneTask(**program, **settings) for program in programs]
-    left_out = run_tasks(tasks, **common.supervision(arguments)).left_out if tasks else {}
+    supervision = common.supervision(arguments, *(task.platform for task in tasks))
+    left_out = run_tasks(tasks, **supervision).left_out if tasks else {}
     return common.status(broken | left_out)

@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure programs; failed programs are named at the end and in left_out.json, and the status is then 1."""
     from hlorank_collect.program import require_device, require_jax
     from hlorank_collect.record import read_left_out, record_left_out
-    from hlorank_collect.run_tasks import in_threads, run_tasks
+    from hlorank_collect.run_tasks import run_tasks
     from hlorank_collect.task import LayoutTask, Task, TileTask
 
     require_jax()
@@ -99,12 +99,8 @@ def run(arguments: argparse.Namespace) -> int:
     settings = common.task_settings(arguments, str(collection))
     tasks = [kind(**program, **settings) for program in programs]
     record = partial(record_left_out, arguments.out, collection)
-    cluster: Callable[..., Any] | None = None
-    supervision = common.supervision(arguments)
-    if collection.source in TPUS:  # estimates, which other work does not change
-        cluster = in_threads
-        supervision["check_machine"] = lambda: None
+    supervision = common.supervision(arguments, collection.source)
     if arguments.ray is not None:
         config = ComputeConfig.of_cluster(arguments.ray, gpus=collection.source == "gpu")
-        cluster = partial(map_graphs, settings=config, outputs=[arguments.out], resources=_MEASURES)
-    return common.status(run_tasks(tasks, **supervision, record=record, cluster=cluster).left_out)
+        supervision["cluster"] = partial(map_graphs, settings=config, outputs=[arguments.out], resources=_MEASURES)
+    return common.status(run_tasks(tasks, **supervision, record=record).left_out)

@@ -17,6 +17,7 @@ from hlorank.hlo.reader import DUMPS
 from hlorank.hlo.xla_process import INSTALL, has_jaxlib
 from hlorank.terminal import add_number, min_int
 from hlorank_collect import machine
+from hlorank_collect.xla import TPUS
 
 _log = logging.getLogger(__name__)
 
@@ -109,12 +110,17 @@ def task_settings(arguments: argparse.Namespace, collection: str) -> dict[str, A
     return {"collection": collection, "output": str(arguments.out), **settings}
 
 
-def supervision(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the keyword arguments of `run_tasks`."""
+def supervision(arguments: argparse.Namespace, *backends: str) -> dict[str, Any]:
+    """Return the keyword arguments of `run_tasks`; other work does not change estimates, which take all cores."""
+    from hlorank_collect.run_tasks import in_threads
+
+    estimates = all(backend in TPUS for backend in backends)
+    check = _warn_if_busy if arguments.allow_busy else machine.require_quiet
     return {
         "hang_seconds": arguments.hang_seconds,
         "echo": lambda text: print(text, flush=True),  # noqa: T201 (the output of the command)
-        "check_machine": _warn_if_busy if arguments.allow_busy else machine.require_quiet,
+        "check_machine": (lambda: None) if estimates else check,
+        "cluster": in_threads if estimates else None,
     }
 
 

@@ -47,6 +47,10 @@ CORES: Mapping[str, Core] = {
 """Backend -> what a program runs on (Wikipedia, "Tensor Processing Unit", and Google Cloud's pages of each chip)."""
 
 
+PARTS = ("cycles", "moved", "prefetched", "padded", "copies")
+"""Sums of a `Cost`."""
+
+
 @dataclass
 class Cost:
     """Sums over the instructions that run, those of loops once for each trip.
@@ -70,7 +74,7 @@ class Cost:
 
     def add(self, other: Cost, times: float = 1) -> None:
         """Add another cost, so many times."""
-        for name in ("cycles", "moved", "prefetched", "padded", "copies"):
+        for name in PARTS:
             setattr(self, name, getattr(self, name) + times * getattr(other, name))
         self.unknown += other.unknown
 
