@@ -21,7 +21,6 @@ from hlorank_collect.machine import limit_memory
 from hlorank_collect.program import SkippedError
 from hlorank_collect.task import Progress, Task
 
-_ATTEMPTS = 4  # a program that hangs or crashes in more configurations than this is not worth the time
 _FLAGS = {
     # One thread, as the process has one core.
     "cpu": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
@@ -125,7 +124,7 @@ def supervise(
     A configuration in which the process hangs or crashes is left out, and the program is started again without it, a
     few times. A process that hangs or crashes elsewhere ends the program.
     """
-    for _ in range(_ATTEMPTS):
+    for _ in range(task.attempts):
         with tempfile.TemporaryDirectory(prefix="hlorank-child-") as folder:
             ended = _attempt(task, work or task.work, hang_seconds, progress, Path(folder) / "errors")
         match ended:
@@ -136,4 +135,4 @@ def supervise(
             case (reason, Progress(_, str(name))):
                 _log.warning("%s: started again without configuration %s: %s", task.program, name, reason)
                 task = dataclasses.replace(task, left_out={**task.left_out, name: reason})
-    return Outcome(None, f"the process hung or crashed in {_ATTEMPTS} configurations, the last time: {reason}")
+    return Outcome(None, f"the process hung or crashed in {task.attempts} configurations, the last time: {reason}")

@@ -64,7 +64,9 @@ def _estimate(task: LayoutTask, program: Program, report: Report) -> Result:
     start = time.monotonic()
     compiled = TpuProgram(program, task.platform)
     deadline, before = start + task.time_limit, _before(task, 1.0, report)
-    estimated = EstimatedLayouts(compiled, before, task.left_out, deadline)
+    memory = task.memory(program.name)
+    memory.parent.mkdir(parents=True, exist_ok=True)
+    estimated = EstimatedLayouts(compiled, before, task.left_out, deadline, memory)
     # Layouts that do not compile, which is known only then, are replaced; a search that measures compiles all of them.
     spare = task.configurations // (1 if _search(task) in DRAWN else 4)
     rng = task.rng(program.name)
@@ -101,4 +103,5 @@ def measure_layouts(task: LayoutTask, report: Report) -> dict[str, Any]:
     }
     measured = LayoutConfigurations.from_chunks(configurations.node_ids, [layouts])
     record.write(npz, MeasuredGraph(program.name, graph, measured, record.measurements(times)), about)
+    task.memory(program.name).unlink(missing_ok=True)
     return about

@@ -84,6 +84,11 @@ class Task(ABC):
         return load_program(self.program, self.arguments, self.seed, self.scale_batch)
 
     @property
+    def attempts(self) -> int:
+        """Number of child processes: a program that hangs or crashes in more configurations is not worth the time."""
+        return self.configurations if self.platform in TPUS else 4  # what was estimated is not lost by a crash
+
+    @property
     def is_file(self) -> bool:
         """True if the program is in a file."""
         return Path(self.program).is_file()
@@ -124,6 +129,10 @@ class LayoutTask(Task):
     """One program whose layouts are measured; its collection is layout:<platform>:<search>."""
 
     work = "hlorank_collect.measure_layouts:measure_layouts"
+
+    def memory(self, name: str) -> Path:
+        """Return the file of the estimates of a program that is not complete."""
+        return self.folder / f"{name}.{self.fingerprint}.partial"
 
     def is_complete(self, name: str) -> bool:
         """Return True if the program of this name has been measured with the same settings."""

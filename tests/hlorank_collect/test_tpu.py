@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,13 +16,14 @@ from hlorank.config import ConfigError
 from hlorank.data.collection import read_graph
 from hlorank.data.configurations import LayoutConfigurations
 from hlorank.hlo.hlo_pb2 import HloModuleProto
-from hlorank.hlo.layout_space import outputs, tpu_layout_space
+from hlorank.hlo.layout_space import Layouts, LayoutSpace, configuration_name, outputs, tpu_layout_space
 from hlorank_collect.autotune.tuned import Tuned, TuneTask
 from hlorank_collect.child_process import environment, supervise
 from hlorank_collect.commands.collect import _collection
 from hlorank_collect.program import SkippedError, require_device
 from hlorank_collect.task import LayoutTask
 from hlorank_collect.tpu.estimate import CORES, Cost, OptimizedModule, padded_bytes
+from hlorank_collect.tpu.estimated_layouts import EstimatedLayouts, TpuProgram
 from tests.hlorank_collect.tasks import parsed, small_task
 
 pytest.importorskip("jax", reason="needs jax (extra collect)")
@@ -130,6 +133,31 @@ def test_what_cannot_be_estimated_is_refused_before_anything_is_compiled(monkeyp
     for address in ("tile:tpu-v3", "layout:tpu-v9:random"):
         with pytest.raises(ConfigError, match=address):
             _collection(address)
+
+
+def test_estimates_of_a_process_that_ended_are_not_made_again(tmp_path: Path) -> None:
+    space = LayoutSpace(np.array([3]), np.array([[2, 0, 0]]))
+    compiled: list[str] = []
+
+    class Compiler:
+        platform = "tpu-v3"
+
+        def __init__(self) -> None:
+            self.space = space
+
+        def cost(self, configuration: Layouts) -> Cost:
+            compiled.append(configuration_name(configuration))
+            return Cost(cycles=94 * len(compiled), copies=1, unknown=Counter(["copy-start"]))
+
+    memory = tmp_path / "program.partial"
+    layouts = outputs(space, 3, np.random.default_rng(0), lambda _: np.zeros(0))
+    first = EstimatedLayouts(cast("TpuProgram", Compiler()), memory=memory)
+    assert first.runtimes(layouts[:2]) == pytest.approx([100, 200])
+    memory.write_text(memory.read_text() + '["half')
+    again = EstimatedLayouts(cast("TpuProgram", Compiler()), memory=memory)
+    assert again.runtimes(layouts) == pytest.approx([100, 200, 300])
+    assert compiled == [*map(configuration_name, layouts)]
+    assert first.about(layouts[:2]) == again.about(layouts[:2])
 
 
 @compiler

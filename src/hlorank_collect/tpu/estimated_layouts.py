@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,7 +49,8 @@ class EstimatedLayouts:
 
     SkippedError is raised where the default does not compile. `before` is called with the name of each configuration
     before it is compiled, None for the default. Those in `forbidden` are left out untried, and after the deadline, a
-    `time.monotonic()`, all but the default; `left_out` has them with their reasons.
+    `time.monotonic()`, all but the default; `left_out` has them with their reasons. Costs are added to the file
+    `memory`, and those in it are not computed again: the compiler ends the process on some layouts.
     """
 
     def __init__(
@@ -55,16 +59,20 @@ class EstimatedLayouts:
         before: Callable[[str | None], None] = lambda _: None,
         forbidden: Mapping[str, str] | None = None,
         deadline: float = math.inf,
+        memory: Path | None = None,
     ) -> None:
         self._program, self._core = program, CORES[program.platform]
         self._before, self._deadline = before, deadline
         self.left_out: dict[str, str] = dict(forbidden or {})
-        before(None)
-        try:
-            self._default = program.cost(program.space.default)
-        except Exception as error:  # the compiler raises many classes
-            raise SkippedError(f"the default configuration fails: {_reason(error)}") from error
-        self._costs = {configuration_name(program.space.default): self._default}
+        self._memory, self._costs = memory, _remembered(memory)
+        default = configuration_name(program.space.default)
+        if default not in self._costs:
+            before(None)
+            try:
+                self._remember(default, program.cost(program.space.default))
+            except Exception as error:  # the compiler raises many classes
+                raise SkippedError(f"the default configuration fails: {_reason(error)}") from error
+        self._default = self._costs[default]
 
     def cost(self, configuration: Layouts) -> Cost | None:
         """Return the cost of a configuration; None where it is left out, with the reason in `left_out`."""
@@ -75,10 +83,16 @@ class EstimatedLayouts:
                 return None
             self._before(name)
             try:
-                self._costs[name] = self._program.cost(configuration)
+                self._remember(name, self._program.cost(configuration))
             except Exception as error:  # the compiler raises many classes
                 self.left_out[name] = _reason(error)
         return self._costs.get(name)
+
+    def _remember(self, name: str, cost: Cost) -> None:
+        self._costs[name] = cost
+        if self._memory is not None:
+            with self._memory.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([name, vars(cost)]) + "\n")
 
     def works(self, configuration: Layouts) -> bool:
         """Return True if a configuration compiles."""
@@ -109,6 +123,16 @@ class EstimatedLayouts:
             unknown |= cost.unknown
         parts = {name: [round(getattr(cost, name)) for cost in costs] for name in PARTS}
         return {"unknown": dict(sorted(unknown.items())), "parts": parts}
+
+
+def _remembered(memory: Path | None) -> dict[str, Cost]:
+    costs = dict[str, Cost]()
+    if memory is not None and memory.exists():
+        for line in memory.read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError):  # a line that a kill left half-written
+                name, fields = json.loads(line)
+                costs[name] = Cost(**fields | {"unknown": Counter(fields["unknown"])})
+    return costs
 
 
 def _reason(error: Exception) -> str:
