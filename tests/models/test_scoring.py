@@ -121,11 +121,9 @@ def test_scores_are_averaged_over_orders(monkeypatch: pytest.MonkeyPatch) -> Non
         model.config = model.config.model_copy(update={"permutations": count})
         found = mean_over_orders(model, graph, MEMORY, NO_PLANS)
         np.testing.assert_allclose(found, single[:count].mean(axis=0), rtol=1e-12)
-    embedding = mean_over_orders(model, graph, MEMORY, NO_PLANS, embed=True)
-    assert embedding.shape == (30, model.embedding_width)
 
 
-def test_members_are_averaged_over_orders_their_embeddings_concatenated_and_their_plans_shared(
+def test_members_are_averaged_over_orders_and_share_their_plans(
     spec: ModelSpec, graphs: GraphLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Groups smaller than a graph, so that the order of configurations determines which are ranked together.
@@ -137,10 +135,7 @@ def test_members_are_averaged_over_orders_their_embeddings_concatenated_and_thei
     (name, *_) = graphs.store.graphs("valid")
     features, partition = graphs.store.open("valid", name), graphs.open_partition("valid", name)
     graph = graphs.open("valid", name)
-    scores, embedded = (
-        [mean_over_orders(member, graph, MEMORY, NO_PLANS, embed=embed) for member in members]
-        for embed in (False, True)
-    )
+    scores = [mean_over_orders(member, graph, MEMORY, NO_PLANS) for member in members]
     planned, plan = list[int](), GraphInputs.plan
 
     def recorded(self: GraphInputs, rows: Mapping[int, NDArray[np.int64]], recipe: Recipe) -> Plan[Array]:
@@ -151,7 +146,6 @@ def test_members_are_averaged_over_orders_their_embeddings_concatenated_and_thei
     trained = load_trained(tmp_path, MEMORY)
     np.testing.assert_array_equal(trained.score(features, partition), mean_of_members(scores))
     assert len(planned) == 3 * -(-features.distinct // 30) * len(graph.segments)
-    np.testing.assert_array_equal(trained.embed(features, partition), np.concatenate(embedded, axis=1))
 
 
 def test_members_have_equal_weights_unless_some_are_given() -> None:

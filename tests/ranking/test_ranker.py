@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
 import hlorank
@@ -24,7 +23,6 @@ from hlorank.featurize.features import GraphFeatures
 from hlorank.files import DataError
 from hlorank.metrics import kendall_tau, ranking
 from hlorank.models.baselines.baseline import BASELINES
-from hlorank.models.serialization import load_model
 from hlorank.ranking.inputs import InputGraph
 from hlorank.ranking.ranker import Ranker
 from hlorank.ranking.result import ranked_graph, top_configurations
@@ -65,17 +63,6 @@ def test_raw_graphs_rank_as_in_evaluation_and_equal_embeddings_score_the_same(
         label = runtime if normalizer is None else runtime / normalizer
         assert kendall_tau(score, label) == pytest.approx(evaluated[path.stem])
         np.testing.assert_array_equal(ranker.rank(*given(measured), name=path.stem), np.argsort(score, kind="stable"))
-    if collection.kind == "layout":
-        embedding = ranker.embed(*given(measured), name=path.stem)
-        _, group = np.unique(embedding, axis=0, return_inverse=True)
-        assert 2 < group.max() + 1 < len(score) == len(embedding)  # repeated configurations share a row
-        for number in range(group.max() + 1):
-            np.testing.assert_allclose(score[group == number], score[group == number][0], rtol=1e-6, atol=1e-6)
-    if method == "gst":  # the head of a network scores the embeddings
-        (model,), _ = load_model(tmp_path / "model", torch.device("cpu"))
-        with torch.no_grad():
-            scores = model.head(torch.from_numpy(embedding).float()).squeeze(-1).numpy()
-        np.testing.assert_allclose(scores, score, rtol=1e-4, atol=1e-5)
 
 
 def test_the_wrong_kind_is_refused(linear_model: Callable[..., Path], tiny_collections: Path) -> None:

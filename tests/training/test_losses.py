@@ -42,16 +42,10 @@ def listmle(scores: Values, labels: Values) -> float:
     return -fmean(math.log(weight / sum(weights[i:])) for i, weight in enumerate(weights))
 
 
-def pairwise_l1(scores: Values, labels: Values) -> float:
-    own = residuals(scores, labels)
-    return fmean([abs(r - other) for i, r in enumerate(own) for other in own[:i]] or [0])
-
-
 FORMULAS: dict[str, Callable[[Values, Values], float]] = {
     "hinge": partial(over_ordered_pairs, lambda difference: max(0.0, 0.3 - difference)),
     "ranknet": partial(over_ordered_pairs, lambda difference: math.log(1 + math.exp(-difference))),
     "listmle": listmle,
-    "pairwise_l1": pairwise_l1,
     "mse": lambda *drawn: fmean(r**2 for r in residuals(*drawn)),
     "mape": lambda *drawn: fmean(abs(math.exp(r) - 1) if r <= 1 else math.e * r - 1 for r in residuals(*drawn)),
 }

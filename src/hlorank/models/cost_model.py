@@ -163,11 +163,7 @@ class CostModel(nn.Module):
         embedding = torch.cat([POOLINGS[name](values, plan.pool) for name in self.config.pooling], dim=-1)
         return embedding if plan.inverse is None else embedding[plan.inverse]
 
-    def aggregate(self, total: Tensor, segments: int) -> Tensor:
-        """Compute A, the embedding of a graph, from the sum over its segments: (configurations, width * poolings)."""
-        return total / segments if self.aggregation == "mean" else total
-
     def score(self, total: Tensor, segments: int) -> Tensor:
-        """Compute scores, (configurations,), by A and H from the sum of a graph's segment embeddings."""
-        scores: Tensor = self.head(self.aggregate(total, segments))
+        """Compute scores, (configurations,), by A and H from the sum of the embeddings of a graph's segments."""
+        scores: Tensor = self.head(total / segments if self.aggregation == "mean" else total)
         return scores.squeeze(-1)

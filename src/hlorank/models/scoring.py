@@ -175,40 +175,32 @@ def score_configurations(
     configurations: NDArray[np.int64],
     memory_bytes: int,
     cache: PlanCache | None = None,
-    *,
-    embed: bool = False,
 ) -> NDArray[np.float64]:
-    """Score distinct configurations, with as many embeddings in memory as fit: (configurations,), larger = slower.
-
-    With `embed`, return the embeddings from which they are scored instead, (configurations, width * poolings).
-    """
-    compute, width = (model.aggregate, (model.embedding_width,)) if embed else (model.score, ())
-    result = np.empty((len(configurations), *width))
+    """Score distinct configurations, with as many embeddings in memory as fit: (configurations,), larger = slower."""
+    result = np.empty(len(configurations))
     for number, chunk in enumerate(_chunks(model, len(configurations), memory_bytes), start=1):
         total = sum_segments(model, graph, configurations[chunk], memory_bytes, cache)
-        result[chunk] = compute(total, len(graph.segments)).double().cpu().numpy()
+        result[chunk] = model.score(total, len(graph.segments)).double().cpu().numpy()
         if number % _CHUNKS_PER_RELEASE == 0:
             release_memory()
     return result
 
 
-def mean_over_orders(
-    model: CostModel, graph: GraphInputs, memory_bytes: int, cache: PlanCache, *, embed: bool = False
-) -> NDArray[np.float64]:
-    """Average scores or embeddings over `model.permutations` orders of all distinct configurations of a graph.
+def mean_over_orders(model: CostModel, graph: GraphInputs, memory_bytes: int, cache: PlanCache) -> NDArray[np.float64]:
+    """Average scores over `model.permutations` orders of all distinct configurations of a graph.
 
     If a layer mixes configurations, their order determines the groups that are ranked together. The first order is the
     graph's; the others are drawn, equal on every call. Without such a layer the order is irrelevant, and one order is
     computed.
     """
     configurations = np.arange(graph.features.distinct)
-    total = score_configurations(model, graph, configurations, memory_bytes, cache, embed=embed)
+    total = score_configurations(model, graph, configurations, memory_bytes, cache)
     if Mixing.CONFIGURATIONS not in model.recipe.mixing:
         return total
     orders = model.config.permutations
     for number in range(1, orders):
         order = np.random.default_rng(number).permutation(configurations)
-        total[order] += score_configurations(model, graph, order, memory_bytes, cache, embed=embed)
+        total[order] += score_configurations(model, graph, order, memory_bytes, cache)
     return total / orders
 
 
@@ -247,28 +239,18 @@ class TrainedModel:
             self.partition, self._weights = None if spec.whole_graph else spec.partition, spec.weights or None
         self._members, self._baselines, self._memory_bytes = members, baselines, memory_bytes
 
-    def _of_members(
-        self, features: GraphFeatures, partition: Partition | None, *, embed: bool
-    ) -> list[NDArray[np.float64]]:
-        graph = GraphInputs(features, whole_graph(features) if partition is None else partition)
-        plans = PlanCache(self._memory_bytes if len(self._members) > 1 else 0)
-        return [mean_over_orders(model, graph, self._memory_bytes, plans, embed=embed) for model in self._members]
-
     def score(self, features: GraphFeatures, partition: Partition | None) -> NDArray[np.float64]:
         """Score the distinct configurations of a graph: (distinct,), larger = slower; None for a whole graph."""
         scores = []
         if self._members:
-            scores.append(mean_of_members(self._of_members(features, partition, embed=False)))
+            graph = GraphInputs(features, whole_graph(features) if partition is None else partition)
+            plans = PlanCache(self._memory_bytes if len(self._members) > 1 else 0)
+            members = [mean_over_orders(model, graph, self._memory_bytes, plans) for model in self._members]
+            scores.append(mean_of_members(members))
             release_memory()  # several workers score graphs side by side
         distinct = dict.fromkeys(self._baselines)
         blended = {baseline: baseline.score(features, self._memory_bytes) for baseline in distinct}
         return mean_of_members([*scores, *(blended[baseline] for baseline in self._baselines)], self._weights)
-
-    def embed(self, features: GraphFeatures, partition: Partition | None) -> NDArray[np.float64]:
-        """Embed the distinct configurations of a graph: (distinct, width); members of an ensemble are concatenated."""
-        if not self._members:
-            return self._baselines[0].embed(features)
-        return np.hstack(self._of_members(features, partition, embed=True))
 
 
 def load_trained(folder: Path, memory_bytes: int, accelerator: str = "auto") -> TrainedModel:

@@ -101,19 +101,6 @@ class Ranker:
         """
         return ranking(self.score(graph, configurations, extra, name=name))
 
-    def embed(
-        self, graph: Graph, configurations: Configurations, extra: Extra | None = None, *, name: str = "graph"
-    ) -> NDArray[np.float64]:
-        """Return the embeddings of configurations, from which the head of the model computes their scores.
-
-        Arguments and errors are those of `score`.
-
-        Returns:
-            (configurations, width) float64.
-        """
-        features, segments = self._prepared(graph, configurations, extra, name)
-        return self._scorer.embed(features, segments)[features.row_of]
-
     def _prepared(
         self, graph: Graph, configurations: Configurations, extra: Extra | None, name: str
     ) -> tuple[GraphFeatures, Partition | None]:

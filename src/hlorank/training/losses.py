@@ -66,18 +66,6 @@ def _residual(scores: Tensor, labels: Tensor) -> Tensor:
     return (scores - scores.mean()) - (target - target.mean()).to(scores.dtype)
 
 
-def pairwise_l1(scores: Tensor, labels: Tensor) -> Tensor:
-    """Compute the mean over all pairs of |(scores_i - scores_j) - (log labels_i - log labels_j)|.
-
-    The absolute error of the differences of all pairs does not depend on a constant of the graph. Pairs of equal labels
-    count too: their scores should be equal. (What the second place of Kaggle's "Google - Fast or Slow? Predict AI Model
-    Runtime" calls differences of all pairs is another loss: a hinge on the sign of each.)
-    """
-    residual = _residual(scores, labels)
-    pairs = len(residual) * (len(residual) - 1)
-    return (residual[:, None] - residual[None, :]).abs().sum() / max(1, pairs)
-
-
 def log_mse(scores: Tensor, labels: Tensor) -> Tensor:
     """Compute the mean squared error of log runtime, both sides centred over the configurations."""
     return _residual(scores, labels).square().mean()
@@ -110,7 +98,6 @@ LOSSES: ExtensionPoint[Callable[..., Tensor]] = ExtensionPoint(
         "hinge": pairwise_hinge,
         "ranknet": ranknet,
         "listmle": listmle,
-        "pairwise_l1": pairwise_l1,
         "mse": log_mse,
         "mape": log_mape,
     },

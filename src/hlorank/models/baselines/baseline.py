@@ -62,10 +62,6 @@ class Baseline:
         score = partial(self.predictor.score, pooled)
         return in_chunks(score, np.arange(graph.distinct), memory_bytes // row_bytes)
 
-    def embed(self, graph: GraphFeatures) -> NDArray[np.float64]:
-        """Return the inputs of the predictor for all distinct configurations of a graph: (distinct, width) float64."""
-        return self.predictor.embed(PooledGraph(graph, self.sizes), np.arange(graph.distinct))
-
 
 def save_baseline(folder: Path, predictor: Predictor, spec: BaselineSpec) -> None:
     """Write a baseline into a model folder."""
