@@ -125,7 +125,7 @@ def test_partitions_of_unchanged_graphs_are_kept_and_others_removed(
     mark(output)
     train, (valid, *_), (test,) = (sorted((raw / LAYOUT.path / split).glob("*.npz")) for split in SPLITS)
     valid.unlink()
-    shutil.copyfile(train[0], test)
+    shutil.copyfile(train[0], test.rename(test.with_name("=1.npz")))
     featurize_collection(raw, LAYOUT, featurize_config(scaling="minmax"), features)
     store = FeatureStore(features)
     with pytest.raises(DataError, match=r"spec.json: features: .*stage partition"):
@@ -133,6 +133,7 @@ def test_partitions_of_unchanged_graphs_are_kept_and_others_removed(
     partition_collection(features, PARTITION, output)
     folders = {graph_folder(output, split, name) for split in SPLITS for name in store.graphs(split)}
     assert set(output.glob("graphs/*/*")) == folders
+    assert "'=1" in {*pd.read_csv(output / "segments.csv")["graph"]}  # no formula to a spreadsheet
     assert marked(output) == {folder for folder in folders if folder.parent.name != "test"}
     fingerprint = PartitionStore(output, store).spec.fingerprint
     for options in ({"max_nodes": 9}, {"halo": 1}):
