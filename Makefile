@@ -36,8 +36,9 @@ experiments: $(READY) ## Compare the experiments of `dvc exp show`, a column eac
 	@dvc exp show --csv --only-changed --keep '.*valid.tau' \
 	  --drop '(Created|State|Executor|typ|parent|reports|pipeline|constraints|[^:]*/[^:]*$$|.*(test|slowdown))' | \
 	  sed '1s#reports/\([^:,]*\)/scores.json:valid.tau#\1#g' | \
-	  python -c 'import sys, pandas; t = pandas.read_csv(sys.stdin, dtype=str); name = t.pop("Experiment"); \
-	    print(t.set_axis(name.fillna(t.pop("rev"))).T.fillna("").to_string(index_names=False))'
+	  python -c 'import sys, pandas; t = pandas.read_csv(sys.stdin, dtype=str); rev = t.pop("rev"); \
+	    name = t.pop("Experiment").fillna(rev) if "Experiment" in t else rev; \
+	    print(t.set_axis(name).T.fillna("").to_string(index_names=False))'
 
 test: lint ## Check format, lint, types, layers, and run the tests but the slow ones
 	$(PYTEST) --dist worksteal

@@ -51,10 +51,22 @@ def test_a_failure_is_that_of_the_pipeline(failing: str, calls: int, tmp_path: P
     assert (status != 0, len(called)) == (True, calls)
 
 
-def test_experiments_are_columns(tmp_path: Path) -> None:
+TAU = "reports/tile/cpu/full/scores.json:valid.tau"
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        (
+            f'Experiment,rev,{TAU},kind,model.stem\n,main,0.50,layout,"[1, 2]"\ntwo,c0ffee,,layout,[]\n',
+            ["main two", "tile/cpu/full 0.50", "kind layout layout", "model.stem [1, 2] []"],
+        ),
+        (f"rev,{TAU}\nworkspace,0.6\nmain,0.5\n", ["workspace main", "tile/cpu/full 0.6 0.5"]),
+    ],
+    ids=["experiments", "none"],
+)
+def test_experiments_are_columns(table: str, expected: list[str], tmp_path: Path) -> None:
     """`dvc exp show` has a column for everything, here without those that the options drop."""
-    tau = "reports/tile/cpu/full/scores.json:valid.tau"
-    table = f'Experiment,rev,{tau},kind,model.stem\n,main,0.5,layout,"[1, 2]"\ntwo,c0ffee,,layout,[]\n'
     (tmp_path / "dvc").write_text(f"#!/bin/sh\ncat << END\n{table}END\n")
     (tmp_path / "dvc").chmod(0o755)
     (tmp_path / ".venv").mkdir()
@@ -63,8 +75,7 @@ def test_experiments_are_columns(tmp_path: Path) -> None:
     command = ["make", "-s", "-f", str(SCRIPT.parents[1] / "Makefile"), "experiments"]
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    rows = [" ".join(line.split()) for line in done.stdout.splitlines()]
-    assert rows == ["main two", "tile/cpu/full 0.5", "kind layout layout", "model.stem [1, 2] []"]
+    assert [" ".join(line.split()) for line in done.stdout.splitlines()] == expected
 
 
 def test_nothing_is_started_where_all_is_up_to_date(tmp_path: Path) -> None:
