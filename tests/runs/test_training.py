@@ -26,7 +26,7 @@ from mlflow.tracking import MlflowClient
 
 from hlorank.config import Config
 from hlorank.data.collection import SPLITS
-from hlorank.files import RUN, fingerprint, one_process, read_json, write_json
+from hlorank.files import RUN, fingerprint, one_process, read_json
 from hlorank.metrics import BEST_TAU
 from hlorank.models.serialization import load_model
 from hlorank.runs import training as training_module
@@ -265,26 +265,6 @@ def test_dvc_gets_the_result_of_a_training_whose_end_it_did_not_record(
     shutil.rmtree(tmp_path / "artifacts")
     assert train(config, tmp_path / "model") == best, "without the model in the store, it is trained again"
     assert len(runs(config)) == 6
-
-
-def test_checkpoints_of_other_code_are_removed(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those of other settings remain, and those of a training that runs."""
-    config, state = settings(trainer__max_epochs=1), tmp_path / "state" / "training"
-    with monkeypatch.context() as patched:
-        patched.setattr(prepare_module, "code_digest", lambda *_: "f" * 64)
-        outdated = prepare_module.prepare(config, ALONE)
-        other = prepare_module.prepare(settings(trainer__max_epochs=1, seed=1), ALONE)
-    for setup in (outdated, other):
-        write_json(state / setup.key / RUN, {"run_id": "0" * 32, "settings": setup.key_without_code})
-    (state / "ended").mkdir()
-    (state / "ended" / RUN).touch()  # as a process sees it that reads while another one removes it
-    with one_process(tmp_path / "state" / "locks" / outdated.key, "it"):
-        train(config, tmp_path / "model")
-    assert {path.name for path in state.iterdir()} == {outdated.key, other.key, "ended"}
-    train(config, tmp_path / "model")
-    assert {path.name for path in state.iterdir()} == {other.key, "ended"}
 
 
 def test_the_name_of_a_run_begins_with_what_differs(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,20 +1,17 @@
-"""Interrupted trainings: they continue from the last complete epoch, byte-equal, and never from another training."""
+"""Interrupted trainings: they continue from the last complete epoch, byte-equal."""
 
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from mlflow.tracking import MlflowClient
 
-from hlorank.files import DataError, read_json
+from hlorank.files import read_json
 from hlorank.stages.train import train
 from hlorank.training.fit_networks import EpochHistory
 from hlorank.training.gst.head_finetuning import HeadModule
@@ -139,43 +136,6 @@ def test_interrupted_after_the_last_epoch(
     helpers.interrupt(monkeypatch, *STEP, 0)  # fails at a further step
     assert train(config, tmp_path / "resumed") == pytest.approx(0.8 if patience == 99 else 0.7)
     assert_same(tmp_path / "resumed", tmp_path / "whole")
-
-
-def test_a_checkpoint_of_another_training_is_refused(
-    settings: Settings,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    history: History,
-    runs: Runs,
-) -> None:
-    """For example if checkpoints were copied into the folder of a training; by itself it has a folder of its own."""
-    folders: list[Path] = []
-    for method in ("gst_e", "gst_ed"):
-        helpers.interrupt(monkeypatch, EpochHistory, "on_train_epoch_start", 1)
-        with pytest.raises(helpers.Interrupted):
-            train(settings(method=method), tmp_path / "model")
-        folders += sorted(set((tmp_path / "state" / "training").iterdir()) - set(folders))
-    theirs, ours = (folder / "0" / "last.ckpt" for folder in folders)
-    config, checkpoint = settings(method="gst_ed"), torch.load(theirs, weights_only=True)
-    identity = checkpoint.pop("identity")
-    other: list[tuple[dict[str, Any], str]] = [({"identity": identity}, "method"), ({}, "partition")]
-    for found, named in other:
-        torch.save({**checkpoint, **found}, ours)
-        with pytest.raises(
-            DataError, match=re.escape(f"{ours}: {named}: ") + ".*" + re.escape(f"remove {ours.parent}")
-        ):
-            train(config, tmp_path / "model")
-    assert not (tmp_path / "model").exists()
-    shutil.rmtree(ours.parent)  # the remedy
-    (lost,) = [run.info.run_id for run in runs(config) if run.data.params["method"] == "gst_ed"]
-    MlflowClient(config.tracking.uri).delete_run(lost)  # does not stop the training
-    train(config, tmp_path / "model")
-    assert len(history(tmp_path / "model")) == 3
-    assert {run.data.params["method"]: run.info.status for run in runs(config)} == {
-        "gst_e": "FAILED",
-        "gst_ed": "FINISHED",
-    }
-    assert list((tmp_path / "state" / "training").iterdir()) == folders[:1]
 
 
 @pytest.mark.slow

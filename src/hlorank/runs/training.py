@@ -8,7 +8,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import psutil
-from filelock import FileLock, Timeout
 
 from hlorank import files
 from hlorank.config import Config, ConfigError, TrackingConfig
@@ -130,7 +129,6 @@ def _opened(config: Config, setup: Setup, output: Path, run: TrainingRun) -> Ite
             shutil.rmtree(run.folder, ignore_errors=True)  # a process was killed between its record and this
             yield
             return
-        _remove_outdated(setup, run.folder, locks)
         with _tracked(config, setup, run.folder) as run_id:
             metrics = Metrics(run_id, run.folder / files.METRICS)
 
@@ -183,17 +181,6 @@ def _finished(config: TrackingConfig, key: str, output: Path) -> float | None:
     return tau
 
 
-def _remove_outdated(setup: Setup, state: Path, locks: Path) -> None:
-    """Remove checkpoints of the same training by other code, which no training continues from."""
-    for path in state.parent.glob(f"*/{files.RUN}"):
-        # The training of the checkpoints may run, or may end and remove them meanwhile.
-        with suppress(Timeout, files.DataError, FileNotFoundError):
-            if path.parent != state and files.read_json(path).get("settings") == setup.key_without_code:
-                with FileLock(locks / path.parent.name).acquire(timeout=0):
-                    shutil.rmtree(path.parent)
-                log.info("%s: checkpoints that other code wrote are removed; the training starts again", path.parent)
-
-
 @contextmanager
 def _tracked(config: Config, setup: Setup, state: Path) -> Iterator[str]:
     """Open the MLflow run of a training, or resume that of an interrupted one, and yield its id."""
@@ -229,7 +216,7 @@ def _tracked(config: Config, setup: Setup, state: Path) -> Iterator[str]:
             for split in SPLITS:  # in the names, as MLflow keeps one context of a dataset
                 data = MetaDataset(source, name=f"{spec.collection}/{split}", digest=graphs.fingerprint)
                 mlflow.log_input(data, context=split)
-        files.write_json(state / files.RUN, {"run_id": run_id, "settings": setup.key_without_code})
+        files.write_json(state / files.RUN, {"run_id": run_id})
         yield run_id
 
 

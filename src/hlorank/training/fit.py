@@ -36,8 +36,8 @@ def fit(
 ) -> Trained | None:
     """Train the networks of a setup one after the other, or fit its baseline; return the result on rank 0.
 
-    An interrupted training continues from the checkpoints in the folder; a DataError says that a checkpoint is of
-    another training. `logger` makes the logger of a member by its name, which is empty for a single member.
+    An interrupted training continues from the checkpoints in the folder, which no other training has. `logger` makes
+    the logger of a member by its name, which is empty for a single member.
     """
     if setup.method is None:
         from hlorank.training.baselines.fit_baseline import fit_baseline
@@ -55,7 +55,7 @@ def fit(
             log.info("member %d of %d", number + 1, len(setup.members))
         model, data = build(setup, setup.members[number], ranks)
         member_logger = logger(f"member_{number}" if several else "")
-        fitted.append(fit_member(setup, number, model, data, folder / str(number), member_logger, callbacks))
+        fitted.append(fit_member(setup, model, data, folder / str(number), member_logger, callbacks))
     if not ranks.first:
         return None
     taus = [member.tau for member in fitted if member.tau is not None]

@@ -1,4 +1,4 @@
-"""Training of a network by Lightning: history, early ends, averaged weights, checkpoints and their identity."""
+"""Training of a network by Lightning: history, early ends, averaged weights and checkpoints."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -23,7 +23,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from hlorank.compute import ComputeError
-from hlorank.files import DataError, write_atomic
+from hlorank.files import write_atomic
 from hlorank.metrics import TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU
 from hlorank.models.cost_model import CostModel
 from hlorank.training.gst.aggregator import Aggregator
@@ -115,28 +115,14 @@ class Divergence(Callback):
                 raise ComputeError(f"{place} with trainer.learning_rate={settings.learning_rate:g}; {remedy}")
 
 
-class IdentifiedCheckpoints(TorchCheckpointIO):
-    """Checkpoints with the identity of their training, each written in one step, where Lightning copies from /tmp."""
-
-    def __init__(self, identity: Mapping[str, Any]) -> None:
-        self.identity = identity
+class AtomicCheckpoints(TorchCheckpointIO):
+    """Checkpoints that are written in one step, where Lightning copies from /tmp."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:  # noqa: ARG002 - Lightning's signature
         """Write a checkpoint; if it cannot be written, the earlier one remains."""
         buffer = BytesIO()  # PyTorch turns errors of files into other errors
-        torch.save({**checkpoint, "identity": dict(self.identity)}, buffer)
+        torch.save(checkpoint, buffer)
         write_atomic(Path(path), lambda file: file.write(buffer.getbuffer()))
-
-    def load_checkpoint(self, path: str | Path, *arguments: Any, **keywords: Any) -> dict[str, Any]:
-        """Read a checkpoint of this training; a DataError names what differs in a checkpoint of another training."""
-        checkpoint: dict[str, Any] = super().load_checkpoint(path, *arguments, **keywords)
-        found = checkpoint.get("identity", {})
-        for name, value in self.identity.items():
-            if name not in found or found[name] != value:
-                remedy = f"remove {Path(path).parent} to train again from the start, or restore what it was made with"
-                expected = f"{value!r}, as in this training"
-                raise DataError(name, expected, f"{found.get(name)!r}; {remedy}", file=Path(path))
-        return checkpoint
 
 
 class Patience(EarlyStopping):
@@ -185,7 +171,6 @@ class StepAveraging(WeightAveraging):
 
 def fit_member(
     setup: Setup,
-    number: int,
     model: CostModel,
     data: StepData,
     folder: Path,
@@ -197,14 +182,14 @@ def fit_member(
     if not data.valid:
         log.warning("no graph of valid can be ranked: the epoch with the smallest training loss is the best")
     ranks, module = data.ranks, RankingModule(setup, data, Aggregator(model, setup.method, setup.config.segments))
-    checkpoints, history = IdentifiedCheckpoints({**setup.identity, "member": number}), EpochHistory()
-    steps, tau = _run(module, data, folder, checkpoints, logger, [history, *callbacks], ranks)
+    history = EpochHistory()
+    steps, tau = _run(module, data, folder, logger, [history, *callbacks], ranks)
     if setup.method.finetune_head and setup.graphs.options is not None:
         model.to(ranks.device)  # Lightning leaves it on the CPU
         embeddings = HeadData(model, data, setup.config.evaluate.memory_bytes)
         if ranks.first:
             head = HeadModule(setup, model)
-            _, tau = _run(head, embeddings, folder / "head", checkpoints, logger, [], ranks.alone)
+            _, tau = _run(head, embeddings, folder / "head", logger, [], ranks.alone)
     return Trained([model], steps=steps, history=history.rows, tau=tau, seconds=history.seconds)
 
 
@@ -212,7 +197,6 @@ def _run(
     module: RankingModule | HeadModule,
     data: StepData | HeadData,
     folder: Path,
-    checkpoints: IdentifiedCheckpoints,
     logger: Logger | None,
     more: Sequence[Callback],
     ranks: ProcessGroup,
@@ -222,7 +206,7 @@ def _run(
     best, callbacks = _callbacks(module, folder, ranks.device, validated=validated)
     trainer = lightning.Trainer(
         max_epochs=module.epochs,
-        **_placement(ranks, checkpoints),
+        **_placement(ranks),
         use_distributed_sampler=False,  # `data` deals out its items itself
         precision=settings.precision,
         accumulate_grad_batches=settings.graphs_per_step,
@@ -268,20 +252,20 @@ def _callbacks(
     return best, callbacks
 
 
-def _placement(ranks: ProcessGroup, checkpoints: IdentifiedCheckpoints) -> dict[str, Any]:
+def _placement(ranks: ProcessGroup) -> dict[str, Any]:
     """Return the arguments of Lightning's trainer for the devices of a training."""
     device = ranks.device
     if ranks.control is None:
         rank_zero_only.rank = 0  # type: ignore[attr-defined]  # this process logs and saves, also if it is one of several ranks
         devices: Any = 1 if device.index is None else [device.index]
-        return {"accelerator": device.type, "devices": devices, "plugins": [checkpoints]}
+        return {"accelerator": device.type, "devices": devices, "plugins": [AtomicCheckpoints()]}
     return {
         "accelerator": device.type,
         "devices": ranks.per_machine,
         "num_nodes": ranks.count // ranks.per_machine,
         # In a step whose graphs other ranks compute, a rank uses the head alone.
         "strategy": DDPStrategy(find_unused_parameters=True),
-        "plugins": [checkpoints, TorchElasticEnvironment()],
+        "plugins": [AtomicCheckpoints(), TorchElasticEnvironment()],
     }
 
 

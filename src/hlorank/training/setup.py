@@ -56,12 +56,6 @@ class Setup:
         return fingerprint(self.identity)
 
     @property
-    def key_without_code(self) -> str:
-        """The key of the same training by any code."""
-        code = {"version", "code", *self.spec.plugins, *self.libraries}
-        return fingerprint({name: value for name, value in self.identity.items() if name not in code})
-
-    @property
     def libraries(self) -> dict[str, str]:
         """The versions of libraries that the result depends on."""
         return {name: value for name, value in self.identity.items() if name.startswith(LIBRARIES)}
