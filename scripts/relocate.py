@@ -14,7 +14,7 @@ from mlflow.utils.file_utils import local_file_uri_to_path
 
 from hlorank.config import ConfigError
 from hlorank.files import atomic_folder, redact_credentials
-from hlorank.runs.store import existing_store, is_database
+from hlorank.runs.store import error_lines, existing_store, is_database
 
 _EXPERIMENTS = SqlExperiment.__table__.c.artifact_location
 _ADDRESSES = (
@@ -53,7 +53,12 @@ def main() -> None:
     parser.add_argument("old", type=Path, help="the folder before, as the warning of a training names it")
     parser.add_argument("new", type=Path, help="the folder now; artifacts that only the old one has are copied to it")
     arguments = parser.parse_args()
-    changed = relocate(arguments.old.absolute(), arguments.new.resolve())
+    try:
+        changed = relocate(arguments.old.absolute(), arguments.new.resolve())
+    except Exception as error:
+        if (lines := error_lines(error)) is None:
+            raise
+        parser.exit(1, "".join(f"{line}\n" for line in lines))
     sys.stdout.write(f"{changed} addresses changed\n")
 
 

@@ -37,7 +37,7 @@ from hlorank.runs.store import (
     open_experiment,
     open_run,
 )
-from scripts.relocate import relocate
+from scripts.relocate import main, relocate
 
 Runs = Callable[[Config], list[Run]]
 
@@ -243,7 +243,11 @@ def test_copies_use_the_store_and_the_checkpoints_of_the_main_checkout(
 
 
 def test_a_project_that_was_copied_or_moved(
-    tracking: TrackingConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tracking: TrackingConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     (tmp_path / "home").symlink_to(tmp_path)
@@ -271,3 +275,10 @@ def test_a_project_that_was_copied_or_moved(
     for run, name in ((first, "first"), (second, "second"), (third, "third")):
         assert (new / "artifacts" / run / "artifacts/note.txt").read_text() == name
         assert mlflow.artifacts.load_text(f"runs:/{run}/note.txt") == name
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(mlflow.tracking._tracking_service.utils, "_tracking_uri", None)
+    (tmp_path / "mlflow.db").write_text("no database")
+    monkeypatch.setattr("sys.argv", ["relocate.py", "a", "b"])
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    assert capsys.readouterr().err.startswith("error: ")
