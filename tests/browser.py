@@ -1,7 +1,5 @@
 """Headless Chromium of the system, driven by Playwright."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Graphs, their layout features and inputs, and models that fit them, for tests; random ones by a seed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

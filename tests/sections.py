@@ -1,7 +1,5 @@
 """The configuration for tests: conf/ with overrides, and sections for tiny data, of which keywords change values."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Commands and servers of the environment that the tests run in, and PostgreSQL of the system."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

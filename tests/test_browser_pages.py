@@ -1,7 +1,5 @@
 """Pages of others in a browser: `dvc plots show` with scripts/plots_page.py, and a comparison in MLflow's UI."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

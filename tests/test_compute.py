@@ -1,7 +1,5 @@
 """Map over graphs: order, failures, deaths of workers, and the same bytes in every form."""
 
-from __future__ import annotations
-
 import errno
 import operator
 import secrets

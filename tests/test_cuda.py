@@ -1,7 +1,5 @@
 """Training, evaluation and ranking on a GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

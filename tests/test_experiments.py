@@ -1,7 +1,5 @@
 """Every experiment of conf/ composes, trains, is saved and loaded, and then has the same scores."""
 
-from __future__ import annotations
-
 from itertools import takewhile
 from pathlib import Path
 from typing import Any

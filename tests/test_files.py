@@ -1,7 +1,5 @@
 """Atomic files, JSON, mapped arrays, fingerprints, and errors with the name of their file."""
 
-from __future__ import annotations
-
 import errno
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Metrics against scipy, brute force and known values."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What is imported is declared in a range that the lock is in, and the reverse; the Dockerfile is linted and runs."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The pipeline as users run it: DVC, params.yaml, Hydra's composition."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager

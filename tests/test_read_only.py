@@ -1,7 +1,5 @@
 """Data and models are used in place on a file system that can only be read: no locks, no caches, no records."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The committed collections agree with their documentation: complete, split by model family, measured, small."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Sizes of the project: a new feature makes room for itself, and a reader takes in a module at one sitting."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables of any text in terminals, pipes and files of any encoding."""
 
-from __future__ import annotations
-
 import os
 import sys
 from io import BytesIO, TextIOWrapper

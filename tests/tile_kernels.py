@@ -1,7 +1,5 @@
 """Small tile kernels with a runtime that their tiles explain."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

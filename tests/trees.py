@@ -1,7 +1,5 @@
 """Files of a folder, to compare folders."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

@@ -4,8 +4,6 @@ A command of hlorank imports PyTorch, Lightning and MLflow for seconds before it
 each call of DVC its own packages.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import gc

@@ -1,7 +1,5 @@
 """Functions for worker processes, which import them by name, and little else."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

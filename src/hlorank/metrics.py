@@ -6,8 +6,6 @@ the number of graphs left out. Scores and runtimes are vectors (configurations,)
 names different lengths, and the first value that is NaN or infinite.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A child process per task, supervised by its parent: a hang or a crash costs one configuration, not the run."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import multiprocessing

@@ -1,7 +1,5 @@
 """Configurations of one program as executables: compiled, run once, and compared with the default."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The machine that measures: its description, whether it is idle enough, and a limit of memory."""
 
-from __future__ import annotations
-
 import os
 import platform
 import resource

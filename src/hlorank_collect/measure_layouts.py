@@ -1,7 +1,5 @@
 """Child process that measures the layouts of one program, or has the compiler estimate them."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import os

@@ -3,8 +3,6 @@
 `python -m hlorank_collect.record FOLDER` prints the tables of the folder of `hlorank collect` in Markdown.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

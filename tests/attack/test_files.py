@@ -1,7 +1,5 @@
 """The attack of benchmarks/attack_files.py on the readers of files, with a fiftieth of the mutated files."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

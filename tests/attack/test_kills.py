@@ -1,7 +1,5 @@
 """Attack of the pipeline by kills and full disks: a clone that continues after each ends with the right bytes."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Benchmarks: the folds, comparison and kept results of the cross-validation."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The command, and its files and models."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`hlorank evaluate`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import cast
 

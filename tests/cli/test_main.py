@@ -1,7 +1,5 @@
 """The entry point, and `hlorank report`."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

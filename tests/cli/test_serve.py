@@ -1,7 +1,5 @@
 """`hlorank serve`: MLflow's scoring server for a folder, a run or a registered version."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

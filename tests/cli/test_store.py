@@ -1,7 +1,5 @@
 """Commands on the MLflow store: `hlorank best` and `hlorank register`."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """conf/ fits the schema; a mistake is named with its key, its value and what is allowed; plugins are found."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """The composition of conf/ into params.yaml, as `dvc exp run` does it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

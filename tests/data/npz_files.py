@@ -1,7 +1,5 @@
 """Raw npz files for tests: arrays in the form of the official files, and how they are written and compared."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Callable

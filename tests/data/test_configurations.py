@@ -1,7 +1,5 @@
 """What npz files and objects refuse, with the file, the key and what was found; layouts, their packing and codes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Arrays are read whole and in chunks; damaged files give errors, never wrong arrays, run code or much memory."""
 
-from __future__ import annotations
-
 import pickle
 import re
 import tracemalloc

@@ -1,7 +1,5 @@
 """Model families, folds, and the split file."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Datasets: their cache is made, reused and brought up to date; graphs and batches against values made by hand."""
 
-from __future__ import annotations
-
 import pickle
 import tracemalloc
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Code blocks of the documentation, and the commands that a shell would run."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

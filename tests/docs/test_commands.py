@@ -1,7 +1,5 @@
 """Every command of the documentation is accepted by its program, and every stage composes; nothing runs."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib

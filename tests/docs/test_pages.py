@@ -1,7 +1,5 @@
 """The pages agree with the code, as far as that can be tested: links, names, and tables."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re

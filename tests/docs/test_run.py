@@ -4,8 +4,6 @@ The pages stay as they are: only the values of conf/ are smaller. Commands that 
 hours are left out here; test_commands.py parses all commands. Notebooks and examples run as well.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Graphs and runs for the tests of evaluation, made without files and trainings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

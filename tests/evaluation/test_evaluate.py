@@ -1,7 +1,5 @@
 """Evaluation of collections: tables, means of metrics, and models on their graphs."""
 
-from __future__ import annotations
-
 import csv
 import math
 import shutil

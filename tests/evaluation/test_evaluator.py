@@ -1,7 +1,5 @@
 """The public Evaluator: equal to the stage evaluate, and strict about what it is given."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

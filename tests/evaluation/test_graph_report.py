@@ -1,7 +1,5 @@
 """Metrics, errors, predictions and properties of one graph."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

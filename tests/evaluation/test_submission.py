@@ -1,7 +1,5 @@
 """Submissions, and other files of scores."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

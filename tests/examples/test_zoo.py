@@ -1,7 +1,5 @@
 """The zoo: every family traces, its layers agree in all data layouts, and `hlorank collect` takes its names."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Programs as HLO text, StableHLO and compressed files, jobs of XLA, and stages of modules."""
 
-from __future__ import annotations
-
 import gzip
 import lzma
 from collections.abc import Callable

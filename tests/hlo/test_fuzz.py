@@ -1,7 +1,5 @@
 """Broken files give errors, never crashes, hangs or large memory."""
 
-from __future__ import annotations
-
 import logging
 import resource
 import sys

@@ -1,7 +1,5 @@
 """Modules as graphs: flattening, official features of nodes, and extra features."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import re

@@ -1,7 +1,5 @@
 """Reading of protobuf files: programs, tuning records with their configurations, and damaged files."""
 
-from __future__ import annotations
-
 import gzip
 import logging
 import lzma

@@ -1,7 +1,5 @@
 """The plugin of examples/reproductions, a segment, layers by name, and what a model is saved with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Layers on dense states, models in compressed and dense form, and the dense form written with dense matrices."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Each layer by PyTorch Geometric, PyTorch or its equation, on the states of all nodes under all configurations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any, NamedTuple

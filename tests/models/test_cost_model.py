@@ -1,7 +1,5 @@
 """The cost model: published blocks against their equations, the order of the parts, pooling, first states of nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The fast paths of the cost model against its dense form."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Graphs as inputs: known segments, equal colours exactly for equal states, stacked segments."""
 
-from __future__ import annotations
-
 import doctest
 from dataclasses import replace
 from itertools import pairwise

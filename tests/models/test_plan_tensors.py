@@ -1,7 +1,5 @@
 """Plans as tensors: packing changes nothing, sums and maxima along them, and a model that reads no value."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Scores do not depend on how much is computed at once; means over orders and members."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path

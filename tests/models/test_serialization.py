@@ -1,7 +1,5 @@
 """Model folders: loading returns what was saved bit by bit, and damage is an error with the name of the file."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Partition of one graph by every partitioner, on random and real graphs."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

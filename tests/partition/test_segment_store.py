@@ -1,7 +1,5 @@
 """Partitions of a collection: reuse, kills, staleness, damage."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Rankings of graphs from raw files, which equal those of the stage evaluate, and their JSON values."""
 
-from __future__ import annotations
-
 import csv
 import json
 import subprocess

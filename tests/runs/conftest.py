@@ -1,7 +1,5 @@
 """Fixtures of runs: a configuration, its store, and models with runs in the store of one test."""
 
-from __future__ import annotations
-
 import csv
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Evaluations in the runs of their trainings."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

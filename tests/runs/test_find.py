@@ -1,7 +1,5 @@
 """Models by path, by MLflow run, and by registered name."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

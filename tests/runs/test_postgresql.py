@@ -1,7 +1,5 @@
 """Tracking and searches in a PostgreSQL server, as docs/how-to/tracking-server.md sets it up."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Rankers as models of MLflow: records, limits, the scoring server, and packages free of pickles."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import io

@@ -1,7 +1,5 @@
 """Versions of registered models, and the choice of the champion."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Searches: their spaces, and trials that are tried, resumed, replaced and refused."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from contextlib import suppress

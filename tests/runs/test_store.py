@@ -1,7 +1,5 @@
 """The MLflow store: its creation, its servers, and runs that end in any way."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

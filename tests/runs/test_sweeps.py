@@ -1,7 +1,5 @@
 """Sweeps with a formula in place of trainings, their tables, and sweeps of real trainings by each launcher."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import math

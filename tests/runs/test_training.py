@@ -1,7 +1,5 @@
 """MLflow runs of trainings, and trainings that belong to a sweep or a search."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Stage code: what the other stages depend on."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Composition, errors in single lines and output folders of all stages, and each stage as a command."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

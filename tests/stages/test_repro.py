@@ -1,7 +1,5 @@
 """`make repro`: the order of stages, and failures."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fixtures that open the tiny collections as training does, and read the outputs of a training."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

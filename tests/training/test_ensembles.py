@@ -1,7 +1,5 @@
 """Ensembles: members are the trainings of their seeds, folds hold graphs out, and baselines join them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

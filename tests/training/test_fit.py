@@ -1,7 +1,5 @@
 """Whole trainings: their files, determinism, the epoch that is kept, averaged weights, and head finetuning."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -1,7 +1,5 @@
 """Losses against their formulas, written out in plain Python."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Preparation of a training: members and folds, method auto, warnings, mistakes, and the identity of a training."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The training step of all methods, the optimizer, and the cost and history of an epoch."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Trainings by several ranks: the steps of one, who computes what, mistakes, and checkpoints."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

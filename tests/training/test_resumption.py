@@ -1,7 +1,5 @@
 """Interrupted trainings: they continue from the last complete epoch, byte-equal."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Streams of random numbers, samplers of configurations, and segments whose weights are unbiased."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from itertools import combinations

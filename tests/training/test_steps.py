@@ -1,7 +1,5 @@
 """Training steps: draws depend on seed, epoch and index only; plans, their memory and its bound; ranked graphs."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Callable

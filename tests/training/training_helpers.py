@@ -1,7 +1,5 @@
 """Helpers of the tests of trainings: interruptions, steps without a training, other processes, and ranks."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The entry point of the `hlorank` command."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

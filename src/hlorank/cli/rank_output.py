@@ -1,7 +1,5 @@
 """Output of `hlorank rank`: tables, JSON, CSV of layouts, submissions, exports and warnings."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import json

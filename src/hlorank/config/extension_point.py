@@ -5,8 +5,6 @@ never does: a model folder of somebody else names modules too, and importing a m
 installed packages are not looked at either.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import sys

@@ -1,7 +1,5 @@
 """The whole configuration and its validation, and the sections of the data and of their places."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self

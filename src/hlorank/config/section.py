@@ -1,7 +1,5 @@
 """Base class of all configuration sections, and the report of every mistake in one error."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Sections of the stage train: model, segments, loss, trainer, ensemble, baseline, sweep."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import re

@@ -1,7 +1,5 @@
 """A program as a graph of tensor operations, validated on construction: every existing object is valid."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

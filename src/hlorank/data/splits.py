@@ -1,7 +1,5 @@
 """New splits of a collection by graph, with model families together."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Dataset of PyTorch Geometric over a processed store."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

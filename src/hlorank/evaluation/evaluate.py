@@ -1,7 +1,5 @@
 """Evaluation of a model on its collection: scores of all configurations, tables, and means of metrics."""
 
-from __future__ import annotations
-
 import csv
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The public Evaluator: metrics of any system's scores of a collection."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args

@@ -3,8 +3,6 @@
 docs/reference/metrics.md defines the columns of the tables.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

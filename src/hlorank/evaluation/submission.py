@@ -6,8 +6,6 @@ different orders: `<file>.orders.json` next to a file says which order its indic
 `python -m hlorank.evaluation.submission MERGED FILE...` merges the files of several collections.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import logging

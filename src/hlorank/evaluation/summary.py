@@ -1,7 +1,5 @@
 """Table of all reports: `python -m hlorank.evaluation.summary [reports folder]`."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

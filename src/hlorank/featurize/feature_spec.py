@@ -1,7 +1,5 @@
 """Specification of features: values fitted on the train split that featurize any graph in the same way."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Annotated, Any, Literal, Self
 

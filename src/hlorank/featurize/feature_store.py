@@ -9,8 +9,6 @@ The layout of a store::
     graphs/<split>/<graph>/<array>.npy     one file for each array of `GraphFeatures`
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import fields

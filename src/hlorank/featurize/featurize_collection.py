@@ -1,7 +1,5 @@
 """Featurization of a collection: the work of the stage featurize."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

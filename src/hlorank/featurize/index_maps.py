@@ -3,8 +3,6 @@
 Edges record neither the order of two operands nor the contracted dimensions of a dot: both are inferred from shapes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import permutations

@@ -1,7 +1,5 @@
 """Columns of tile configurations relative to the kernel that they cut."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 

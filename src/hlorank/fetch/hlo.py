@@ -1,7 +1,5 @@
 """Origin `hlo`: programs as protobufs or HLO text, the dataset's own or a compiler's dumps, converted to npz files."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path

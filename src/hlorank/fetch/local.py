@@ -1,7 +1,5 @@
 """Origin `local`: a user's own npz tree, validated and copied, optionally with new splits, or collections joined."""
 
-from __future__ import annotations
-
 import filecmp
 import logging
 import shutil

@@ -1,7 +1,5 @@
 """ORIGINS, the extension point: origins of collections, by the names that `data.origin` uses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

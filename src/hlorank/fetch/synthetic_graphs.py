@@ -5,8 +5,6 @@ computation; a few hub nodes (tuples) with hundreds of neighbours; several compu
 configurable nodes in tight clusters, so that only some tens of percent of the nodes are within three edges of one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from itertools import takewhile

@@ -1,7 +1,5 @@
 """Layout and tile configurations of tuning records, with their runtimes."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Extra features beyond the 140, which only the protobuf has, in `<graph>.extra.npz` next to the graph."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 

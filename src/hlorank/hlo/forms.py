@@ -1,7 +1,5 @@
 """Forms of a program other than plain protobufs: compressed files, HLO text and StableHLO."""
 
-from __future__ import annotations
-
 import lzma
 import re
 import zlib

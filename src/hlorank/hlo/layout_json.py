@@ -1,7 +1,5 @@
 """A chosen layout configuration of a module as JSON, with the names of its instructions, and its application."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

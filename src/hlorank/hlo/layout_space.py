@@ -1,7 +1,5 @@
 """Layout configurations of a module: their space, searches in it, and constraints that demand them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace

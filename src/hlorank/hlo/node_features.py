@@ -1,7 +1,5 @@
 """The opcode ids and the 140 node features of the official files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate, chain
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """Flattening of the computations of a module into one list of nodes with edges."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Reader of HLO modules: protobufs, HLO text and StableHLO."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections import Counter

@@ -3,8 +3,6 @@
 An empty message takes two bytes of a file, and up to 400 in memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain, count

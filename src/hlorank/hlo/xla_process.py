@@ -5,8 +5,6 @@ bytes. Its exceptions become `XlaError` in the process that asked for it. hloran
 capture and trace.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

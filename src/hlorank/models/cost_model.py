@@ -1,7 +1,5 @@
 """The cost model: segment encoder F, aggregation A and head H of Graph Segment Training (arXiv 2305.12322)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 

@@ -1,7 +1,5 @@
 """The encoder: features and configurations to the first state of each node."""
 
-from __future__ import annotations
-
 import warnings
 from typing import cast
 

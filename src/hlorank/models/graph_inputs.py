@@ -1,7 +1,5 @@
 """The graphs of a featurized collection as inputs of a cost model, segment by segment."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property

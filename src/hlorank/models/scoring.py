@@ -1,7 +1,5 @@
 """Scores of any number of configurations of a graph of any size, in bounded memory; trained models of any kind."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

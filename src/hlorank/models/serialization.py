@@ -1,7 +1,5 @@
 """Trained models on disk: weights as safetensors, the rest as JSON; nothing is pickled."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -6,8 +6,6 @@ parts in topological order, and numbers the segments. To add a partitioner, writ
 a line to `PARTITIONERS`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Segments of a collection on disk: the work of the stage partition, and the reader of its result."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from contextlib import suppress

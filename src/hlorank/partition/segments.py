@@ -1,7 +1,5 @@
 """Segments of one graph, their halos and their local configurations."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any

@@ -1,7 +1,5 @@
 """Ranking of the configurations of any graph with a trained model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rankings as JSON values."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Evaluations in MLflow: their record, in the run of the training, and the trainings of a report."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time

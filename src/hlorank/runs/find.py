@@ -1,7 +1,5 @@
 """Queries of the MLflow store: models by path, run or registered name, and the best trainings."""
 
-from __future__ import annotations
-
 import atexit
 import re
 import shutil

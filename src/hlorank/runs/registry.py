@@ -1,7 +1,5 @@
 """Model registry: one registered model for each collection, with packages as versions, and its champion."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """MLflow store: its address, the runs of trainings in it, and errors as single lines."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

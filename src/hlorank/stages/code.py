@@ -4,8 +4,6 @@ DVC compares files, so that a comment in a module would run every stage again th
 depends on the statements of the modules that it imports, directly or not: comments and docstrings are left out.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import sys

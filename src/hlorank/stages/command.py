@@ -1,7 +1,5 @@
 """Command of a stage: composition by Hydra, validation, errors in single lines, and the folder of its output."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 import os

@@ -1,7 +1,5 @@
 """`method: auto`: choice of the training method by the states that a step of each method computes, and by memory."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Training of a network by Lightning: history, early ends, averaged weights and checkpoints."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import time

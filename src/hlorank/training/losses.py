@@ -4,8 +4,6 @@ No loss compares configurations of different graphs. None depends on the order o
 on the order of equal labels.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -3,8 +3,6 @@
 A method is data; all share one training step.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

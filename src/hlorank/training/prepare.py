@@ -1,7 +1,5 @@
 """Preparation of a training: everything is opened, resolved and checked, and nothing is written."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The one training step of all methods, as a Lightning module."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import astuple, replace
 from typing import Any

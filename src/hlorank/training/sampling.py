@@ -1,7 +1,5 @@
 """Streams of random numbers, samplers of configurations, and the graphs and configurations of validation."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping

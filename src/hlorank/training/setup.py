@@ -1,7 +1,5 @@
 """Setup and Trained: the checked input of a training, which `prepare` completes, and the result that `fit` returns."""
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

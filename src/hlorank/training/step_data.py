@@ -1,7 +1,5 @@
 """Data of training steps: the graph of each, its configurations and segments; and the graphs of validation."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, lru_cache

@@ -1,7 +1,5 @@
 """Dimensions of an instruction's operands and outputs that change together with the batch, for each opcode."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 

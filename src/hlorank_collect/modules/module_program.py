@@ -1,7 +1,5 @@
 """Programs in files, HLO protobufs, HLO text and StableHLO: what can be measured, and example inputs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Modules with another batch: every shape follows, and nothing is traced again."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from itertools import count

@@ -1,7 +1,5 @@
 """Child process that measures Triton GEMM configurations of the matrix products of one program."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

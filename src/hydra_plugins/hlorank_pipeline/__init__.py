@@ -1,7 +1,5 @@
 """Resolvers of conf/ wherever Hydra composes it, `dvc exp run` included: the entries of dvc.yaml, and its overrides."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Hydra sweeper `search`: random or TPE search with Optuna 5, which Hydra's own plugin does not support."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Trainings read from folders, and the scores of their groups."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

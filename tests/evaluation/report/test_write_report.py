@@ -1,7 +1,5 @@
 """Text, charts and safety of a report."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Known values of single layers, dropout, edges in pieces, joins, halos and widths."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The one test of all layers: shape, permutation, compressed = dense = PyTorch Geometric, mixing and gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, get_args

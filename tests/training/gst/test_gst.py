@@ -1,7 +1,5 @@
 """Aggregation in the training step of every method: unbiased, with the table that the method has; and the table."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations, product

@@ -4,8 +4,6 @@ Colours are the variables --c0 to --c6 of the page's style sheet, Okabe and Ito'
 vision, with one shade for light and one for dark pages; each colour comes with a shape or a dash of its own.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

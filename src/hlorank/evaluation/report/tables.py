@@ -1,7 +1,5 @@
 """Tables of a report: groups of seeds and folds with intervals, costs, and errors by family."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Trainings that a report describes: model folder, tables of the evaluation, and the record in MLflow."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Writing of a report: one HTML file with its charts, style and script inside."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

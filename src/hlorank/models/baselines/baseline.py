@@ -1,7 +1,5 @@
 """The baselines by name, and the folders that hold them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path

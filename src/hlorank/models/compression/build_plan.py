@@ -1,7 +1,5 @@
 """Building of plans: a colouring is refined along the steps of a recipe."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Declarations of the layers of a model, from which its plans are built."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal

@@ -4,8 +4,6 @@ A plan follows from the segments, the configurations and the model's recipe, nev
 of NumPy arrays, ahead of the step that runs it; `hlorank.models.plan_tensors` moves it to a device.
 """
 
-from __future__ import annotations
-
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from numpy.typing import NDArray

@@ -1,7 +1,5 @@
 """Attention over the nodes of a segment, and over the configurations that are ranked together."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The interface of layers, and layers without edges: of single states, norms, dropout."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, ClassVar
 

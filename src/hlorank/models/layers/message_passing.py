@@ -1,7 +1,5 @@
 """Message passing along the edges of a segment."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import ClassVar
 

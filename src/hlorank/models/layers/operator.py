@@ -1,7 +1,5 @@
 """Message passing operators of PyTorch Geometric by name, and operators of plugins."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
 from functools import reduce

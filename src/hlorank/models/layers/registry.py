@@ -1,7 +1,5 @@
 """LAYERS, the extension point: layers by the names that the configuration uses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple

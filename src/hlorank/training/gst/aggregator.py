@@ -1,7 +1,5 @@
 """Aggregation of a graph's segment embeddings in a training step, and its cost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple

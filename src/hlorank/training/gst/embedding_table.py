@@ -1,7 +1,5 @@
 """Embedding table (E): embeddings of segments as they were last computed, in bounded memory."""
 
-from __future__ import annotations
-
 import logging
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Head finetuning (F): in the end the head is trained on up-to-date embeddings, as in scoring."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
