@@ -139,11 +139,9 @@ def noise_ceiling(tau_half: float) -> float:
 
 def group_medians(group: NDArray[np.integer[Any]], values: NDArray[Any]) -> Float64:
     """Return the median of the values of each group 0..groups-1, of which each is present."""
-    ordered = values[np.lexsort((values, group))]
-    counts = np.bincount(group)
-    start = np.cumsum(counts) - counts
-    medians: Float64 = (ordered[start + (counts - 1) // 2] + ordered[start + counts // 2]) / 2
-    return medians
+    from scipy.ndimage import median
+
+    return np.asarray(median(values, group, np.unique(group)), np.float64)
 
 
 def repeat_ceiling(row_of: NDArray[np.integer[Any]], runtime: ArrayLike) -> float:

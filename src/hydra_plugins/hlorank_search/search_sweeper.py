@@ -1,6 +1,5 @@
 """Hydra sweeper `search`: random or TPE search with Optuna 5, which Hydra's own plugin does not support."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,16 +35,7 @@ class SearchSweeper(Sweeper):
         self.launcher = Plugins.instance().instantiate_launcher(hydra_context, task_function, config)
 
     def sweep(self, arguments: list[str]) -> None:
-        """Run the search; a wrong configuration ends it with lines on standard error and exit status 2."""
-        from hlorank.config import ConfigError
-
-        try:
-            self._search(arguments)
-        except ConfigError as error:
-            sys.stderr.writelines(f"error: {line}\n" for line in str(error).splitlines())
-            raise SystemExit(2) from None
-
-    def _search(self, arguments: list[str]) -> None:
+        """Run the search; the command of the stage reports a wrong configuration."""
         from hlorank.config import ConfigError, parse
         from hlorank.runs.search import Search, SearchSettings, open_study, split
         from hlorank.runs.store import PARENT_VARIABLE
