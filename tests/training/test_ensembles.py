@@ -1,7 +1,8 @@
 """Ensembles: members are the trainings of their seeds, folds hold graphs out, and baselines join them."""
 
+import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -15,13 +16,17 @@ from torch import Tensor
 from hlorank.files import DataError, read_json, write_json
 from hlorank.metrics import kendall_tau
 from hlorank.models.baselines.baseline import load_blended
+from hlorank.models.baselines.predictors import Linear
+from hlorank.models.cost_model import CostModel
 from hlorank.models.scoring import load_trained
 from hlorank.models.serialization import load_model, sealed
 from hlorank.stages.train import train
+from hlorank.training.baselines.fit_baseline import blend, fit_baseline
 from hlorank.training.prepare import prepare
 from hlorank.training.process_group import ALONE
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.sampling import validation_targets
+from hlorank.training.setup import Trained
 from hlorank.training.step_data import StepData
 from hlorank.training.step_plans import Step
 from tests.training.training_helpers import CPU, WEIGHTS, Runs, Settings, open_graphs
@@ -100,13 +105,13 @@ def test_models_and_baselines_are_saved_and_scored_together(settings: Settings, 
     tau = train(config, tmp_path / "joined")
     train(settings(), tmp_path / "alone")
     assert same(weights_of(tmp_path / "joined"), weights_of(tmp_path / "alone"))
+    (_,), spec = load_model(tmp_path / "joined", CPU)
+    assert spec.members == 1
+    assert 1 <= len(spec.baselines) <= len(NAMES)
     weights = load_file(tmp_path / "joined" / WEIGHTS)
     others = {tuple(name.split(".")[:2]) for name in weights if not name.startswith("0.")}
-    assert others == {(name, str(number)) for number, name in enumerate(NAMES)}
-    assert not torch.equal(weights["linear_ranking.0.weight"], weights["linear_ranking.2.weight"])  # of two seeds
+    assert others == {(name, str(number)) for number, name in enumerate(spec.baselines)}
 
-    (_,), spec = load_model(tmp_path / "joined", CPU)
-    assert (spec.members, spec.baselines) == (1, NAMES)
     scorer, model = load_trained(tmp_path / "joined", MEMORY), load_trained(tmp_path / "alone", MEMORY)
     graphs, taus, parts = open_graphs(config), [], []
     for name in graphs.store.trainable("valid"):
@@ -122,26 +127,39 @@ def test_models_and_baselines_are_saved_and_scored_together(settings: Settings, 
     assert tau == pytest.approx(np.mean(taus))
     alone = np.mean(parts, axis=0)
     np.testing.assert_allclose(spec.weights, np.exp((alone - alone.max()) / 0.03))
+    assert np.mean(taus) > alone[0]
 
-
-def test_without_valid_baselines_join_with_equal_weights_and_what_does_not_fit_is_refused(
-    settings: Settings, without_valid: None, tmp_path: Path
-) -> None:
-    config = settings(ensemble__baselines="[linear_ranking]")
-    assert train(config, tmp_path / "model") is None
-    path = tmp_path / "model" / "spec.json"
-    spec, graphs, scores = read_json(path), open_graphs(config), []
-    assert (spec["baselines"], spec["weights"]) == (["linear_ranking"], [1, 1])
-    (name, *_) = graphs.store.trainable("train")
-    features, cut = graphs.store.open("train", name), graphs.open_partition("train", name)
-    for weights in ([1.0, 1.0], [], [1.0, 3.0]):
-        write_json(path, sealed({**spec, "weights": weights}))
-        scores.append(load_trained(tmp_path / "model", MEMORY).score(features, cut))
+    path, content, scores = tmp_path / "joined" / "spec.json", read_json(tmp_path / "joined" / "spec.json"), []
+    count = 1 + len(spec.baselines)
+    for given in ([1.0] * count, [], [3.0] + [1.0] * (count - 1)):
+        write_json(path, sealed({**content, "weights": given}))
+        scores.append(load_trained(tmp_path / "joined", MEMORY).score(features, cut))
     np.testing.assert_array_equal(scores[0], scores[1])
     assert not np.allclose(scores[0], scores[2])
-    wrong: list[dict[str, Any]] = [{"baselines": [name]} for name in ("xgboost", "no_baseline")]
-    wrong += [{"baselines": [], "weights": []}, {"weights": [1.0, 0.0]}, {"weights": [1.0, 1.0, 1.0]}]
+    wrong: list[dict[str, Any]] = [{"baselines": [name] * (count - 1)} for name in ("xgboost", "no_baseline")]
+    wrong += [{"baselines": [], "weights": []}, {"weights": [0.0] * count}, {"weights": [1.0] * (count + 1)}]
     for changed in wrong:
-        write_json(path, sealed({**spec, **changed}))
+        write_json(path, sealed({**content, **changed}))
         with pytest.raises(DataError):
-            load_trained(tmp_path / "model", MEMORY)
+            load_trained(tmp_path / "joined", MEMORY)
+
+
+@pytest.mark.parametrize("graphs", [1, 2])
+def test_what_validation_does_not_support_does_not_join(
+    graphs: int, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of two baselines ranks the graphs of valid as the networks do not; the second ranks in its reverse."""
+    config = settings(ensemble__baselines="[linear_ranking,linear_ranking]")
+    setup = prepare(config, ALONE)
+    good = fit_baseline(setup, "linear_ranking", 0).predictors[0][1]
+    assert isinstance(good, Linear)
+    parts = {0: good, 1: Linear(-good.weight, good.scale)}
+    fits = "hlorank.training.baselines.fit_baseline.fit_baseline"
+    monkeypatch.setattr(fits, lambda _, name, seed: Trained(predictors=[(name, parts[seed])]))
+    monkeypatch.setattr(
+        "hlorank.training.baselines.fit_baseline.score_configurations", lambda _, graph, rows, __: np.zeros(len(rows))
+    )
+    setup = dataclasses.replace(setup, train=setup.train[:graphs])
+    blended = blend(setup, Trained(members=[cast("CostModel", None)]))
+    joined = [predictor for _, predictor in blended.predictors]
+    assert joined == ([good] if graphs > 1 else [])

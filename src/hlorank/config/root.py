@@ -60,12 +60,14 @@ class FeaturizeConfig(Section):
     """Keep the nodes within this many edges of a configurable node; null keeps all."""
     prune_edges: bool
     """Leave out the edges that touch no configurable node."""
+    operand_layouts: bool
+    """Models read the configured layouts of operands, too, not only those of outputs."""
     protobuf: bool
     """Add the content of <graph>.extra.npz: dot, gather and scatter dimensions, operand shapes."""
     derived: list[Derived]
     """Groups of columns derived from shapes. Of tiles: tile_shares (sizes, and shares of the dimensions that they cut),
     tile_remainders (padding), tile_runs (contiguous bytes), tile_loops (the innermost loop). Of layouts: layout_moves
-    (copies to other layouts than the graph's own; see model.layout_moves)."""
+    (copies to other layouts than the graph's own; on TPUs padding to tiles; see model.layout_moves)."""
 
 
 class PartitionConfig(Section):

@@ -76,8 +76,8 @@ class Collection:
 
     @property
     def on_tpu(self) -> bool:
-        """True if it was measured on TPUs, as the sources of TpuGraphs were."""
-        return self.source in TPU_SOURCES
+        """True if it was measured on TPUs, as the sources of TpuGraphs were, or estimated for them."""
+        return self.source in TPU_SOURCES or self.source.startswith("tpu-")
 
     @property
     def model_name(self) -> str:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hlorank.config import FeaturizeConfig
-from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, TileConfigurations
+from hlorank.data.configurations import LAYOUT_DIMS, LayoutConfigurations, MeasuredGraph, TileConfigurations
 from hlorank.data.graph import Int64
 from hlorank.featurize.columns import node_columns, node_layout
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures, distances, distinct_rows
-from hlorank.featurize.relayout import configured_tensors, copy_tensors, sized_layouts
+from hlorank.featurize.relayout import Codes, configured_tensors, copy_tensors, sized_layouts
 from hlorank.featurize.tile_columns import tile_columns
 from hlorank.files import DataError
 from hlorank.hlo.extra import Extra
@@ -58,7 +57,7 @@ def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec | None, extra: Ex
     options = None if spec is None else spec.options
     pruned = prune(measured, options)
     node_feat, opcode = graph.node_feat, graph.node_opcode
-    parts, row_of = _distinct_configurations(measured, pruned.node_of, () if options is None else options.derived)
+    parts, row_of = _distinct_configurations(measured, pruned.node_of, spec)
     if spec is not None:
         if isinstance(parts, TileFeatures) != (spec.kind == "tile"):
             raise DataError("configurations", f"configurations of {spec.collection}", type(configurations).__name__)
@@ -82,7 +81,7 @@ def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec | None, extra: Ex
 
 
 def _distinct_configurations(
-    measured: MeasuredGraph, node_of: Int64, derived: Sequence[str]
+    measured: MeasuredGraph, node_of: Int64, spec: FeatureSpec | None
 ) -> tuple[LayoutFeatures | TileFeatures, Int64]:
     """Return the distinct configurations, tiles with their raw columns, and the distinct row of each raw row."""
     graph, configurations = measured.graph, measured.configurations
@@ -92,6 +91,19 @@ def _distinct_configurations(
     first, row_of = distinct_rows(configurations.codes)
     node_ids, codebook, codes = configurations.node_ids, configurations.codebook, configurations.codes[first]
     tensors = configured_tensors(graph, node_ids, codebook, codes)
-    codebook, sizes, moves, codes = sized_layouts(graph, tensors, codebook, codes, moves="layout_moves" in derived)
+    moves, on_tpu = False, False
+    if spec is not None:
+        moves, on_tpu = "layout_moves" in spec.options.derived, spec.collection.on_tpu
+        if not spec.options.operand_layouts:
+            codebook, codes = _without_operands(codebook, codes)
+    codebook, sizes, costs, codes = sized_layouts(graph, tensors, codebook, codes, moves=moves, on_tpu=on_tpu)
     copies = copy_tensors(graph, node_ids, tensors)
-    return LayoutFeatures(node_of[node_ids], codebook, sizes, moves, *copies, codes), row_of
+    return LayoutFeatures(node_of[node_ids], codebook, sizes, costs, *copies, codes), row_of
+
+
+def _without_operands(codebook: NDArray[np.int8], codes: Codes) -> tuple[NDArray[np.int8], Codes]:
+    """Return the layouts of outputs only; configurations that differ in others become equal, but remain as many."""
+    outputs = codebook.copy()
+    outputs[:, LAYOUT_DIMS:] = -1
+    outputs, row_of = np.unique(outputs, axis=0, return_inverse=True)
+    return outputs, row_of.ravel()[codes].astype(codes.dtype)

@@ -8,6 +8,7 @@ no layout of their operands.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,10 @@ AXES, SHAPE = slice(4, 4 + LAYOUT_DIMS), slice(4 + LAYOUT_DIMS, 4 + 2 * LAYOUT_D
 """Columns of the tensors that `copy_tensors` returns."""
 
 _LINE_BYTES = 64
+_LANES, _SUBLANES = 128, 8
 _CACHES = np.array([16e3, 48e3, 512e3, 4e6])
 _TENSORS = (-1, len(LAYOUT_TENSORS), LAYOUT_DIMS)
-_TRANSPOSE, _RESHAPE = OPCODES["transpose"], OPCODES["reshape"]
+_TRANSPOSE, _RESHAPE, _CONVOLUTION = OPCODES["transpose"], OPCODES["reshape"], OPCODES["convolution"]
 # Operations whose result may have the shape of an operand, but not each element where the operand has it.
 _MOVING = [
     *(OPCODES[name] for name in (*CONFIGURABLE, "reverse", "sort", "copy", "gather", "scatter", "concatenate", "pad")),
@@ -78,6 +80,41 @@ def copy_moves(own: NDArray[np.int8], shares: Float32, layouts: NDArray[np.int8]
     columns = np.stack([moved, moved & ~same[..., 0], moved / np.sqrt(run)], axis=2)
     summed: NDArray[np.float64] = (shares[..., None] * columns).sum(axis=1)
     return summed.astype(np.float32)
+
+
+def tile_padding(kinds: NDArray[np.int8], shares: Float32, layouts: NDArray[np.int8], shapes: Float32) -> Float32:
+    """Return the cost of padding output, input and kernel to the tiles of a TPU in `layouts`, as `copy_moves` does.
+
+    A TPU pads the minor dimension to 128 lanes, and the next one to 8 sublanes, or to 1, 2 or 4 if these are enough.
+    The compiler's own choice costs nothing, and a reshape, which follows its operand, neither. `kinds`, (rows, 1), are
+    the opcodes of nodes.
+
+    Returns:
+        (rows, 3): share of the output times its bytes beyond those of the least padding, relative to those without
+        padding; the same for the operands, summed; and the share of the output of a convolution whose two minor
+        dimensions would need less padding in the other order, which the compiler prefers: its neighbours are copied.
+    """
+    layout, exists = layouts.reshape(_TENSORS).astype(np.int64), shapes.reshape(_TENSORS) > 0
+    dims = np.maximum(shapes.reshape(_TENSORS), 1).astype(np.float64)
+    tiles = np.minimum(2 ** np.ceil(np.log2(dims)), _SUBLANES)
+    lanes, sublanes = (np.ceil(dims / size) * size / dims for size in (_LANES, tiles))
+
+    def padded(minor: Int64, second: Int64) -> NDArray[np.float64]:
+        parts = ((lanes, minor), (sublanes, second))
+        taken = [np.take_along_axis(part, dim[..., None] % LAYOUT_DIMS, axis=-1)[..., 0] for part, dim in parts]
+        return np.asarray(taken[0] * np.where(second < 0, 1, taken[1]))
+
+    pairs = np.where(exists[..., :, None] & exists[..., None, :], lanes[..., :, None] * sublanes[..., None, :], np.inf)
+    pairs[..., range(LAYOUT_DIMS), range(LAYOUT_DIMS)] = np.inf
+    of_vectors = np.where(exists, lanes, np.inf).min(axis=-1)
+    least = pairs.min(axis=(-2, -1))
+    least = np.where(np.isinf(least), of_vectors, least)
+    minor, second = layout[..., 0], layout[..., 1]
+    chosen, opcodes = (minor >= 0) & (kinds != _RESHAPE), kinds[:, 0]
+    own = padded(minor, second)
+    extra = np.where(chosen, shares * (own - np.where(np.isinf(least), 1, least)), 0)
+    turned = (opcodes == _CONVOLUTION) & (second[:, 0] >= 0) & (own > padded(second, minor))[:, 0]
+    return np.stack([extra[:, 0], extra[:, 1:].sum(axis=1), shares[:, 0] * turned], axis=1).astype(np.float32)
 
 
 def copied_bytes(before: Int64, after: Int64, sizes: Int64, item_bytes: Int64) -> NDArray[np.float64]:
@@ -135,7 +172,7 @@ def configured_tensors(graph: Graph, node_ids: Int64, codebook: NDArray[np.int8]
 
 
 def sized_layouts(
-    graph: Graph, tensors: Int64, codebook: NDArray[np.int8], codes: Codes, *, moves: bool
+    graph: Graph, tensors: Int64, codebook: NDArray[np.int8], codes: Codes, *, moves: bool, on_tpu: bool = False
 ) -> tuple[NDArray[np.int8], Float32, Float32, Codes]:
     """Return codebook, sizes, moves and codes of `LayoutFeatures`, given a codebook of distinct rows of layouts.
 
@@ -147,7 +184,9 @@ def sized_layouts(
     shapes = np.where(tensors[..., None] >= 0, graph.node_feat[:, DIMS][tensors], np.float32(0))
     shapes = shapes.reshape(-1, LAYOUT_VALUES)
     moved = tensors if moves else np.full_like(tensors, -1)
-    own, shares = own_layouts(graph, moved), byte_shares(graph, moved)
+    shares = byte_shares(graph, moved)
+    cost: Callable[..., Float32] = tile_padding if on_tpu else copy_moves
+    own = graph.node_opcode[tensors[:, :1]].astype(np.int8) if on_tpu else own_layouts(graph, moved)
     first, kind_of = distinct_rows(np.hstack([shapes, own, shares], dtype=np.float32))
 
     # Nodes of equal tensors share rows, and so do nodes where the layouts order equal sizes and move as much.
@@ -157,7 +196,7 @@ def sized_layouts(
     row, kind = np.divmod(keys, len(first))
     at = first[kind]
     sizes = _ordered(shapes[at], codebook[row])
-    bytes_moved = copy_moves(own[at], shares[at], codebook[row], shapes[at])
+    bytes_moved = cost(own[at], shares[at], codebook[row], shapes[at])
     _, read_of = distinct_rows(np.hstack([sizes, bytes_moved]))
     keys, pair, code_of = np.unique(row * len(keys) + read_of, return_index=True, return_inverse=True)
 

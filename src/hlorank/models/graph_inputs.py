@@ -30,6 +30,7 @@ class InputSizes:
     node_columns: int
     opcodes: int
     tile_columns: int
+    on_tpu: bool = False  # the costs of layouts are those of a TPU
 
 
 class GraphInputs:

@@ -92,14 +92,14 @@ def test_a_single_column_and_no_weights(graph: PooledGraph) -> None:
 def test_analytical_scores_are_sums_of_bytes(graph: PooledGraph) -> None:
     rng = np.random.default_rng(0)
     sizes = rng.uniform(size=(12, COPY_COLUMNS))
-    graph.__dict__["copied"] = sizes.__getitem__  # a cached property
+    graph.__dict__["costs"] = sizes.__getitem__  # a cached property
     analytical = Analytical(rng.uniform(size=COPY_COLUMNS))
     analytical.check(columns=7)
     rows = np.array([4, 1, 4])
     scores = analytical.score(graph, rows)
     np.testing.assert_allclose(scores, sizes[rows] @ analytical.weight)
     np.testing.assert_array_equal(np.concatenate([analytical.score(graph, row[None]) for row in rows]), scores)
-    np.testing.assert_array_equal(Analytical.none().score(graph, rows), np.zeros(3))
+    np.testing.assert_array_equal(Analytical.none(COPY_COLUMNS).score(graph, rows), np.zeros(3))
 
 
 def random_ranker(seed: int) -> RandomRanker:
@@ -138,9 +138,9 @@ WRONG: list[tuple[Predictor, str, Callable[[Any], Any]]] = [
     (LINEAR, "weight", lambda a: np.where(a == a[3], np.nan, a)),
     (LINEAR, "scale", lambda a: np.where(a == a[5], 0, a)),
     (LINEAR, "scale", lambda a: a + np.inf),
-    (Analytical.none(), "weight", lambda a: a[:3]),
-    (Analytical.none(), "weight", lambda a: a + np.nan),
-    (Analytical.none(), "weight", lambda a: a - 1),
+    (Analytical.none(COPY_COLUMNS), "weight", lambda a: a[:4]),
+    (Analytical.none(COPY_COLUMNS), "weight", lambda a: a + np.nan),
+    (Analytical.none(COPY_COLUMNS), "weight", lambda a: a - 1),
     (random_ranker(3), "seed", lambda a: a - 4),
     (random_ranker(3), "seed", lambda a: np.repeat(a, 2)),
     (random_ranker(3), "seed", lambda a: a.astype(np.float64)),

@@ -85,7 +85,7 @@ def test_weights_are_at_the_constrained_minimum(data_of: DataOf) -> None:
     parts = []
     for graph in (store.open("train", name) for name in names):
         rows, labels = graph.targets()
-        system = np.column_stack([PooledGraph(graph, input_sizes(store.spec)).copied(rows), labels])
+        system = np.column_stack([PooledGraph(graph, input_sizes(store.spec)).costs(rows), labels])
         parts.append((system - system.mean(axis=0)) / labels.std())
     x, y = np.concatenate(parts)[:, :-1], np.concatenate(parts)[:, -1]
     scale = np.sqrt(np.mean(x**2, axis=0))
@@ -111,7 +111,7 @@ def test_the_weights_of_a_machine_are_found(data_of: DataOf, monkeypatch: pytest
 
     def targets(graph: GraphFeatures) -> tuple[np.ndarray, np.ndarray]:
         rows = np.arange(graph.distinct)
-        return rows, 1e6 + PooledGraph(graph, sizes).copied(rows) @ true
+        return rows, 1e6 + PooledGraph(graph, sizes).costs(rows) @ true
 
     monkeypatch.setattr(GraphFeatures, "targets", targets)
     (candidate,) = fit_analytical(store, names, config.baseline, config.seed).candidates

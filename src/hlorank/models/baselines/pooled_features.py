@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -31,6 +32,11 @@ def pooled_columns(sizes: InputSizes) -> int:
 def changed_column(sizes: InputSizes) -> int:
     """Return the column of `PooledGraph.rows` with the rank by changed configurable nodes, for layout graphs."""
     return _of_nodes(sizes) + LAYOUT_VALUES * len(_VALUES)
+
+
+def cost_columns(sizes: InputSizes) -> int:
+    """Return the number of columns of `PooledGraph.costs`: sums of padding on a TPU, else those of `CopiedBytes`."""
+    return relayout.MOVES if sizes.on_tpu else COPY_COLUMNS
 
 
 def _of_nodes(sizes: InputSizes) -> int:
@@ -73,9 +79,11 @@ class PooledGraph:
         return result
 
     @cached_property
-    def copied(self) -> CopiedBytes:
-        """Function of distinct layout configurations to the bytes that they copy."""
+    def costs(self) -> Callable[[NDArray[np.int64]], NDArray[np.float64]]:
+        """Function of distinct layout configurations to what the model `analytical` adds, (rows, `cost_columns`)."""
         assert isinstance(self._graph.configurations, LayoutFeatures)
+        if self._sizes.on_tpu:
+            return self._layouts.padding
         return CopiedBytes(self._graph.configurations)
 
     @cached_property
@@ -113,6 +121,11 @@ class _PooledLayouts:
 
     def __call__(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         return in_chunks(self._pooled, rows, _CHUNK_BYTES // (_CODE_BYTES * max(1, self._codes.shape[1])))
+
+    def padding(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the sums over nodes of what `tile_padding` says: (configurations, `relayout.MOVES`)."""
+        most = _CHUNK_BYTES // (_CODE_BYTES * max(1, self._codes.shape[1]))
+        return in_chunks(lambda part: self._moves[self._codes[part]].sum(axis=1), rows, most)
 
     def _pooled(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         # Sparse: independent of the codebook's length, and each row is summed in the order of its nodes. Sums of

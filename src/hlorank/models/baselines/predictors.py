@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlorank.data.graph import check_array
+from hlorank.featurize.relayout import MOVES
 from hlorank.files import DataError
 from hlorank.models.baselines.pooled_features import COPY_COLUMNS, PooledGraph
 
@@ -111,22 +112,22 @@ class Linear(Predictor):
 
 @dataclass(frozen=True, eq=False)
 class Analytical(Predictor):
-    """Time of copies: score = sum of weight * bytes over the columns of `CopiedBytes`."""
+    """Time that layouts cost: score = sum of weight * cost over the columns of `PooledGraph.costs`."""
 
-    weight: NDArray[np.float64]  # (`COPY_COLUMNS`,), at least 0, in ns for a byte
+    weight: NDArray[np.float64]  # (`cost_columns`,), at least 0; of copies in ns for a byte
 
     @classmethod
-    def none(cls) -> Analytical:
+    def none(cls, columns: int) -> Analytical:
         """Return weights of 0, with which every score is 0."""
-        return cls(np.zeros(COPY_COLUMNS))
+        return cls(np.zeros(columns))
 
     def embed(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the terms of the sums: (configurations, `COPY_COLUMNS`) float64."""
-        return graph.copied(rows) * self.weight
+        """Return the terms of the sums: (configurations, `cost_columns`) float64."""
+        return graph.costs(rows) * self.weight
 
     def check(self, columns: int) -> None:  # noqa: ARG002 - it reads no pooled features
         """Check the weights."""
-        check_array("weight", self.weight, np.float64, (COPY_COLUMNS,))
+        check_array("weight", self.weight, np.float64, (MOVES if len(self.weight) == MOVES else COPY_COLUMNS,))
         check_values("weight", np.isfinite(self.weight) & (self.weight >= 0), "finite numbers of at least 0")
 
 

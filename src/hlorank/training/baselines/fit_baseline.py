@@ -17,8 +17,9 @@ from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.metrics import kendall_tau
 from hlorank.models.baselines import baseline
-from hlorank.models.baselines.pooled_features import PooledGraph, changed_column, pooled_columns
+from hlorank.models.baselines.pooled_features import PooledGraph, changed_column, cost_columns, pooled_columns
 from hlorank.models.baselines.predictors import Analytical, Linear, Predictor, RandomRanker, Trees
+from hlorank.models.graph_inputs import InputSizes
 from hlorank.models.scoring import mean_of_members, score_configurations
 from hlorank.models.serialization import input_sizes
 from hlorank.training.baselines.candidates import Candidate, Fit
@@ -30,6 +31,7 @@ from hlorank.training.setup import Setup, Trained
 log = logging.getLogger(__name__)
 
 _TEMPERATURE = 0.03  # of the weights in a blend
+_LEAST_GRAPHS = 2  # in train and in valid, for a baseline to join networks
 
 
 def random_scores(store: FeatureStore, names: Sequence[str], settings: BaselineConfig, seed: int) -> Fit:  # noqa: ARG001 - not fitted
@@ -47,7 +49,7 @@ class FitRecipe(NamedTuple):
     """Fitting of a baseline to training graphs of a store, by their names, with settings and a seed."""
 
     fit: Callable[[FeatureStore, Sequence[str], BaselineConfig, int], Fit]
-    untrained: Callable[[int], Predictor] | None  # by the number of columns, if no graph is trained on; None for a rule
+    untrained: Callable[[InputSizes], Predictor] | None  # if no graph is trained on; None for a rule
     settings: Sequence[str] = ()  # keys of the section `baseline` that it reads
 
 
@@ -57,8 +59,12 @@ RECIPES: Mapping[str, FitRecipe] = MappingProxyType(
     {
         baseline.GRADIENT_BOOSTING: FitRecipe(fit_trees, lambda _: Trees.none(), (*_TREES, "min_leaf")),
         baseline.XGBOOST: FitRecipe(fit_xgboost, lambda _: Trees.none(), (*_TREES, "min_hessian", "columns", "grades")),
-        baseline.LINEAR_RANKING: FitRecipe(fit_linear, Linear.none, ("pairs_per_graph", "strengths")),
-        baseline.ANALYTICAL: FitRecipe(fit_analytical, lambda _: Analytical.none(), ("rows_per_graph", "strengths")),
+        baseline.LINEAR_RANKING: FitRecipe(
+            fit_linear, lambda sizes: Linear.none(pooled_columns(sizes)), ("pairs_per_graph", "strengths")
+        ),
+        baseline.ANALYTICAL: FitRecipe(
+            fit_analytical, lambda sizes: Analytical.none(cost_columns(sizes)), ("rows_per_graph", "strengths")
+        ),
         baseline.RANDOM: FitRecipe(random_scores, None),
         baseline.DEFAULT_CONFIGURATION: FitRecipe(changed_share, None),
     }
@@ -87,7 +93,7 @@ def fit_baseline(setup: Setup, method: str, seed: int) -> Trained:
     recipe = RECIPES[method]
     if not setup.train and recipe.untrained is not None:
         log.warning("%s: no graph to train on; the model gives all configurations the same score", config.collection)
-        predictor = recipe.untrained(pooled_columns(input_sizes(store.spec)))
+        predictor = recipe.untrained(input_sizes(store.spec))
         return Trained(predictors=[(method, predictor)], seconds=time.perf_counter() - started)
     fit = recipe.fit(store, setup.train, config.baseline, seed)
     taus = _validate(fit, store, setup.valid, config.trainer.validation_configs)
@@ -123,13 +129,18 @@ def _validate(fit: Fit, store: FeatureStore, valid: Sequence[str], max_targets: 
 
 
 def blend(setup: Setup, trained: Trained) -> Trained:
-    """Fit the baselines of `ensemble.baselines`, and weigh them and the networks; the n-th of a name has seed + n - 1.
+    """Fit the baselines of `ensemble.baselines`, and join those that validation supports with the networks.
 
-    The weights are proportional to exp(tau / 0.03), with tau the mean Kendall tau over the graphs of valid, of each
-    baseline, and of the networks together; without such graphs they are equal. The result has the tau of the blend.
+    The n-th baseline of a name has seed + n - 1. Baselines are tried by descending tau, which is the mean Kendall tau
+    over the graphs of valid, and join where this raises the tau of the blend. Weights are proportional to
+    exp(tau / 0.03), with the tau of each baseline and that of the networks together. Nothing joins where fewer than two
+    graphs train, or fewer than two others validate. The result has the tau of the blend.
     """
     config = setup.config
     names, seed, memory_bytes = config.ensemble.baselines, config.seed, config.evaluate.memory_bytes
+    if min(len(setup.train), len(setup.valid)) < _LEAST_GRAPHS:
+        log.warning("no baseline joins: that takes %d graphs in train and in valid, as support", _LEAST_GRAPHS)
+        names = []
     seeds = [seed + names[:number].count(name) for number, name in enumerate(names)]
     predictors = [fit_baseline(setup, *baseline).predictors[0] for baseline in zip(names, seeds, strict=True)]
 
@@ -142,11 +153,21 @@ def blend(setup: Setup, trained: Trained) -> Trained:
         pooled = PooledGraph(graph.features, input_sizes(setup.graphs.store.spec))
         baselines = [predictor.score(pooled, chosen) for _, predictor in predictors]
         ranked.append(([mean_of_members(members), *baselines], labels))
-    alone = np.zeros(1 + len(predictors))
-    if ranked:
-        alone = np.mean([[kendall_tau(score, labels) for score in scores] for scores, labels in ranked], axis=0)
-    weights = np.exp((alone - alone.max()) / _TEMPERATURE).tolist()
-    shown = zip(["networks", *names], weights, strict=True)
+    if not ranked:
+        return trained
+    alone = np.mean([[kendall_tau(score, labels) for score in scores] for scores, labels in ranked], axis=0)
+
+    def joined(parts: Sequence[int]) -> tuple[float, list[float]]:
+        weights = np.exp((alone[parts] - alone[parts].max()) / _TEMPERATURE).tolist()
+        blended = [(mean_of_members([scores[part] for part in parts], weights), labels) for scores, labels in ranked]
+        return float(np.mean([kendall_tau(*pair) for pair in blended])), weights
+
+    parts = [0]
+    tau, weights = joined(parts)
+    for part in 1 + np.argsort(-alone[1:], kind="stable"):
+        found, found_weights = joined(tried := sorted([*parts, int(part)]))
+        if found > tau:
+            parts, tau, weights = tried, found, found_weights
+    shown = zip(["networks", *(names[part - 1] for part in parts[1:])], weights, strict=True)
     log.info("weights: %s", ", ".join(f"{name} {weight:.2f}" for name, weight in shown))
-    taus = [kendall_tau(mean_of_members(scores, weights), labels) for scores, labels in ranked]
-    return replace(trained, predictors=predictors, weights=weights, tau=float(np.mean(taus)) if taus else None)
+    return replace(trained, predictors=[predictors[part - 1] for part in parts[1:]], weights=weights, tau=tau)

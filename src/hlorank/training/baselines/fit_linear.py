@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 
 from hlorank.config import BaselineConfig
 from hlorank.featurize.feature_store import FeatureStore
-from hlorank.models.baselines.pooled_features import COPY_COLUMNS, PooledGraph, pooled_columns
+from hlorank.models.baselines.pooled_features import PooledGraph, pooled_columns
 from hlorank.models.baselines.predictors import Analytical, Linear
 from hlorank.models.serialization import input_sizes
 from hlorank.training.baselines.candidates import Candidate, Fit, rows_of_each
@@ -82,10 +82,10 @@ def draw_pairs(
 
 
 def fit_analytical(store: FeatureStore, names: Sequence[str], settings: BaselineConfig, seed: int) -> Fit:  # noqa: ARG001 - nothing is drawn
-    """Fit ns for a byte to training graphs, with a candidate for each of `baseline.strengths`.
+    """Fit the weights of costs to training graphs, with a candidate for each of `baseline.strengths`.
 
-    Runtimes are sums of the times of copies and of what no layout changes. With x the bytes and t the runtime of a
-    configuration, less their means over the graph, and s the standard deviation of t there, a candidate minimizes
+    Runtimes are sums of the times that layouts cost and of what no layout changes. With x the costs and t the runtime
+    of a configuration, less their means over the graph, and s the standard deviation of t there, a candidate minimizes
     mean(((t - w . x) / s)^2) + strength |w scale|^2 for w >= 0 (Lawson and Hanson, "Solving Least Squares Problems",
     1974); the scale of a column is the root mean square of x / s. An epoch is the number of a strength, the loss is the
     mean above, and a step is a solution. Of a graph with too many configurations, evenly spaced rows are read.
@@ -96,23 +96,23 @@ def fit_analytical(store: FeatureStore, names: Sequence[str], settings: Baseline
     scale[scale == 0] = 1
     scale[-1] = 1
     log.info("fitting weights of %d strengths to %d rows", len(settings.strengths), len(system))
-    candidates, start = list[Candidate](), time.perf_counter()
+    candidates, columns, start = list[Candidate](), system.shape[1] - 1, time.perf_counter()
     # The triangle of a QR decomposition has the same sums of squares.
     triangle = np.asarray(np.linalg.qr(system / scale, mode="r"))
     for number, strength in enumerate(settings.strengths, 1):
-        penalty = np.sqrt(strength * len(system)) * np.eye(COPY_COLUMNS)
+        penalty = np.sqrt(strength * len(system)) * np.eye(columns)
         left = np.concatenate([triangle[:, :-1], penalty])
-        weight, _ = nnls(left, np.append(triangle[:, -1], np.zeros(COPY_COLUMNS)))
+        weight, _ = nnls(left, np.append(triangle[:, -1], np.zeros(columns)))
         loss = float(np.mean((system[:, -1] - (system[:, :-1] / scale[:-1]) @ weight) ** 2))
         candidates.append(Candidate(Analytical(weight / scale[:-1]), number, 1, loss))
     return Fit(candidates, (time.perf_counter() - start) / len(candidates))
 
 
 def _equations(store: FeatureStore, name: str, most: int) -> NDArray[np.float64]:
-    """Return x / s and t / s of at most `most` configurations of a graph: (rows, `COPY_COLUMNS` + 1) float64."""
+    """Return x / s and t / s of at most `most` configurations of a graph: (rows, `cost_columns` + 1) float64."""
     graph = store.open("train", name)
     rows, labels = graph.targets()
     read = np.linspace(0, len(rows) - 1, min(most, len(rows))).round().astype(np.int64)
-    copied = PooledGraph(graph, input_sizes(store.spec)).copied(rows[read])
-    system = np.column_stack([copied, labels[read]])
+    costs = PooledGraph(graph, input_sizes(store.spec)).costs(rows[read])
+    system = np.column_stack([costs, labels[read]])
     return np.asarray((system - system.mean(axis=0)) / labels.std())
