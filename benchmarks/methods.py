@@ -39,7 +39,7 @@ TUNING_SEED, SEEDS, EPOCHS = 100, 5, 10
 TIMED = (20, 120)
 """Steps of the two trainings whose difference is the time of a step."""
 SHARED = (
-    *("featurize.prune_hops=null", "model.layout_sizes=false", "model.layout_moves=false", "loss=hinge"),
+    *("featurize.prune_hops=null", "model.layout_sizes=false", "model.layout_costs=false", "loss=hinge"),
     *("trainer.graphs_per_step=1", "trainer.configs_per_step=16", "trainer.weight_decay=1e-4"),
     *("segments.configs_per_graph=64", "trainer.validation_configs=64", "segments.redraw_epochs=1000000"),
     *("segments.finetune_epochs=4", "evaluate.splits=[train,valid,test]"),

@@ -77,7 +77,7 @@ ABLATIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "without sum over configurable nodes": ("model.pooling=[mean,max,sum]",),
         "without RankNet (ListMLE)": ("loss=listmle",),
         "without sizes of layouts": ("model.layout_sizes=false",),
-        "without what copies move": ("model.layout_moves=false",),
+        "without what copies move": ("model.layout_costs=false",),
         "without separate directions": ("model.directions=shared",),
         "without pruning": ("featurize.prune_hops=null",),
     },

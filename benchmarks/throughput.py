@@ -76,7 +76,7 @@ class PublicForm(nn.Module):
         """One object for each configuration of a segment; the names that hold `index` are those that PyG shifts."""
         batch = graph.configurations(rows[np.newaxis], segment)
         assert isinstance(batch, LayoutBatch)
-        configurations = zip(*(part[batch.codes] for part in (batch.codebook, batch.sizes, batch.moves)), strict=True)
+        configurations = zip(*(part[batch.codes] for part in (batch.codebook, batch.sizes, batch.costs)), strict=True)
         edge_index = torch.from_numpy(segment.edges.ends.T[::-1].copy())
         configured, colour = torch.arange(batch.codes.shape[1]), segment.initial_colour
         x, opcode, layout_of = (
@@ -87,9 +87,9 @@ class PublicForm(nn.Module):
             Data(
                 x=x, opcode=opcode, node_layout=layout_of, edge_index=edge_index,
                 configured_index=configured, layout=torch.from_numpy(layout), sizes=torch.from_numpy(sizes),
-                moves=torch.from_numpy(moves),
+                costs=torch.from_numpy(costs),
             )
-            for layout, sizes, moves in configurations
+            for layout, sizes, costs in configurations
         ]  # fmt: skip
 
     def forward(self, objects: list[Data]) -> Tensor:
@@ -98,7 +98,7 @@ class PublicForm(nn.Module):
         encoder = self.model.encoder
         x = encoder.numeric(batch.x) + encoder.opcode_map(encoder.opcode(batch.opcode))
         x = x + encoder.node_layout_map(encoder.layout_value(batch.node_layout - LAYOUT_MIN).flatten(-2))
-        x = x.index_add(0, batch.configured_index, encoder.configured(batch.layout, batch.sizes, batch.moves))
+        x = x.index_add(0, batch.configured_index, encoder.configured(batch.layout, batch.sizes, batch.costs))
         flipped = batch.edge_index.flip(0)
         for block, operands, users in zip(self.model.blocks, self.operands, self.users, strict=True):
             z = block.get_submodule("layers.0.module")(x)
@@ -170,7 +170,7 @@ class SourceForm(nn.Module):
         segment, encoder = self.segment, self.model.encoder
         batch = self.graph.configurations(rows[np.newaxis], segment)
         assert isinstance(batch, LayoutBatch)
-        parts = (batch.codebook, batch.sizes, batch.moves)
+        parts = (batch.codebook, batch.sizes, batch.costs)
         read = [torch.from_numpy(part[batch.codes]).flatten(0, 1) for part in parts]
         numeric, opcode, layout = (
             torch.from_numpy(part[segment.initial_colour]).expand(len(rows), *part[segment.initial_colour].shape)

@@ -26,7 +26,7 @@ MODEL = ModelConfig(
     opcode_init=False,
     layout_width=2,
     layout_sizes=True,
-    layout_moves=True,
+    layout_costs=True,
     tile_bins=0,
     heads=2,
     dropout=0.0,
@@ -41,14 +41,14 @@ def layout_features(
     codebook: NDArray[np.int8],
     sizes: NDArray[np.float32],
     codes: NDArray[Any],
-    moves: NDArray[np.float32] | None = None,
+    costs: NDArray[np.float32] | None = None,
 ) -> LayoutFeatures:
     """Make layout features; by default copies move nothing. No tensor but those of the codes' nodes is configured."""
-    if moves is None:
-        moves = np.zeros((len(codebook), 3), np.float32)
+    if costs is None:
+        costs = np.zeros((len(codebook), 3), np.float32)
     tensors = np.zeros((len(node_ids), 16), np.int32)
     tensors[:, 0], tensors[:, 4:10] = np.arange(len(node_ids)), np.arange(6)
-    return LayoutFeatures(node_ids, codebook, sizes, moves, tensors, np.zeros((0, 3), np.int32), codes)
+    return LayoutFeatures(node_ids, codebook, sizes, costs, tensors, np.zeros((0, 3), np.int32), codes)
 
 
 def make_model(kind: str = "layout", aggregation: str = "sum", **changes: Any) -> CostModel:

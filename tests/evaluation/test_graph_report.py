@@ -113,7 +113,7 @@ def test_layouts_are_what_copies_move_and_elements_by_contiguous_dimension(tiny_
         node_ids=np.array([0, 1, 2]),
         codebook=codebook,
         sizes=sizes,
-        moves=np.array([[0.25, 0, 0], [0.5, 0, 0], [0, 0, 0]], dtype=np.float32),
+        costs=np.array([[0.25, 0, 0], [0.5, 0, 0], [0, 0, 0]], dtype=np.float32),
         tensors=np.zeros((0, 16), dtype=np.int32),
         uses=np.zeros((0, 3), dtype=np.int32),
         codes=np.array([[0, 1, 2], [1, 1, 2]], dtype=np.uint8),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -25,6 +25,8 @@ from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.files import DataError
 from hlorank.hlo.extra import extra_features
 from hlorank.hlo.reader import featurize, read_records
+from hlorank.models.baselines.pooled_features import PooledGraph
+from hlorank.models.serialization import input_sizes
 from tests.featurize.small_graphs import fitted, layout_graph, tile_graph
 from tests.sections import featurize_config
 
@@ -131,6 +133,30 @@ def test_layout_features() -> None:
     assert labels[0] == np.median(measured.measurements.runtime[::3])
     arrays = {**vars(features), **vars(parts)}.values()
     assert all(array.flags.c_contiguous for array in arrays if isinstance(array, np.ndarray))
+
+
+def test_of_a_tpu_models_read_padding_and_of_operands_no_layouts_if_so_configured() -> None:
+    measured, derived = layout_graph(configurations=9), ["layout_costs"]
+    given = cast("LayoutConfigurations", measured.configurations)
+    values = given.values(slice(None)).copy()
+    values[..., 6:12] = values[..., :6]
+    measured = replace(measured, configurations=LayoutConfigurations.from_chunks(given.node_ids, [values]))
+    whole, alone = (
+        featurize_graph(measured, fitted("layout:tpu-v3:random", measured, derived=derived, operand_layouts=read))
+        for read in (True, False)
+    )
+    other = featurize_graph(measured, fitted("layout:cpu:random", measured, derived=derived))
+    of_tpu, outputs, of_cpu = (cast("LayoutFeatures", graph.configurations) for graph in (whole, alone, other))
+    assert len(whole.row_of) == len(alone.row_of)
+    np.testing.assert_array_equal(whole.row_of, alone.row_of)
+    assert (of_tpu.codebook[:, 6:] != -1).any()
+    assert (outputs.codebook[:, 6:] == -1).all()
+    np.testing.assert_array_equal(of_tpu.codebook[of_tpu.codes][..., :6], outputs.codebook[outputs.codes][..., :6])
+    assert not outputs.costs[:, 1].any()
+    assert not np.array_equal(of_tpu.costs[of_tpu.codes], of_cpu.costs[of_cpu.codes])
+    spec, rows = fitted("layout:tpu-v3:random", measured, derived=derived), np.arange(whole.distinct)
+    costs = PooledGraph(whole, input_sizes(spec)).costs(rows)
+    np.testing.assert_allclose(costs, of_tpu.costs[of_tpu.codes].sum(axis=1, dtype=np.float64))
 
 
 def test_tile_features() -> None:

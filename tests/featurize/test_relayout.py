@@ -23,10 +23,10 @@ def row(*tensors: list[int], missing: int = -1) -> list[int]:
 
 
 def sized(
-    graph: Graph, node_ids: Int64, codebook: NDArray[np.int8], codes: NDArray[np.uint8], *, moves: bool = False
+    graph: Graph, node_ids: Int64, codebook: NDArray[np.int8], codes: NDArray[np.uint8], *, costs: bool = False
 ) -> tuple[NDArray[Any], ...]:
     tensors = relayout.configured_tensors(graph, node_ids, codebook, codes)
-    return relayout.sized_layouts(graph, tensors, codebook, codes, moves=moves)
+    return relayout.sized_layouts(graph, tensors, codebook, codes, costs=costs)
 
 
 @pytest.fixture
@@ -49,18 +49,18 @@ def test_rows_that_move_something_else_are_distinct(known: Graph) -> None:
     graph = Graph(feat, known.node_opcode, known.edge_index, known.node_splits)
     rows = np.array([row([]), row([0, 1])], dtype=np.int8)
     codes = np.array([[0, 1], [1, 0], [1, 1]], dtype=np.uint8)
-    codebook, sizes, moves, new = sized(graph, np.array([2, 4]), rows, codes, moves=True)
+    codebook, sizes, costs, new = sized(graph, np.array([2, 4]), rows, codes, costs=True)
     assert codebook.tolist() == rows[[0, 1, 1]].tolist()
     assert sizes[1].tolist() == sizes[2].tolist() == [8, 5, *[0] * 16]
     share = 40 / (24 + 15 + 40 + 40 + 40 + 40)
-    np.testing.assert_allclose(moves, np.repeat([[0], [share], [0]], 3, axis=1), rtol=1e-6)
+    np.testing.assert_allclose(costs, np.repeat([[0], [share], [0]], 3, axis=1), rtol=1e-6)
     assert new.tolist() == [[0, 2], [1, 0], [1, 2]]
 
 
 def test_unknown_tensors_have_size_0(known: Graph) -> None:
     lonely = Graph(known.node_feat, known.node_opcode, known.edge_index[:2], known.node_splits)
     rows = np.array([row([0, 1, 2], [0, 1])], dtype=np.int8)
-    _, sizes, *_ = sized(lonely, np.array([3]), rows, np.zeros((1, 1), np.uint8), moves=True)
+    _, sizes, *_ = sized(lonely, np.array([3]), rows, np.zeros((1, 1), np.uint8), costs=True)
     assert sizes.tolist() == [[4, 10, *[0] * 16]]
 
 
@@ -71,9 +71,9 @@ def test_agrees_with_a_loop_over_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     rows = np.unique(rng.integers(-1, 4, size=(9, 18)).astype(np.int8), axis=0)
     codes = rng.integers(0, 8, size=(30, len(layouts.node_ids))).astype(np.uint8)  # the last row is never used
-    codebook, sizes, moves, new = sized(graph, layouts.node_ids, rows, codes)
-    assert [array.dtype.name for array in (codebook, sizes, moves, new)] == ["int8", "float32", "float32", "uint8"]
-    assert not moves.any()
+    codebook, sizes, costs, new = sized(graph, layouts.node_ids, rows, codes)
+    assert [array.dtype.name for array in (codebook, sizes, costs, new)] == ["int8", "float32", "float32", "uint8"]
+    assert not costs.any()
     highest = np.array([rows[np.unique(column)].max(axis=0) for column in codes.T]).reshape(-1, 3, 6).max(axis=2)
     pairs = operand_pairs(graph, layouts.node_ids, highest[:, 1:].astype(np.int64) + 1)
     for column, node in enumerate(layouts.node_ids):
@@ -97,7 +97,7 @@ def test_agrees_with_a_loop_over_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("hlorank.featurize.features._BLOCK_BYTES", 70)  # two nodes at a time
     parts = sized(graph, layouts.node_ids, rows, codes)
-    for one, other in zip(parts, (codebook, sizes, moves, new), strict=True):
+    for one, other in zip(parts, (codebook, sizes, costs, new), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -108,7 +108,7 @@ def test_codes_take_the_smallest_type() -> None:
     rows = np.array([row([0])], dtype=np.int8)
     codes = np.zeros((1, 300), np.uint8)
     for count, dtype in ((256, np.uint8), (257, np.uint16)):
-        codebook, sizes, _, new = sized(graph, np.arange(count), rows, codes[:, :count], moves=True)
+        codebook, sizes, _, new = sized(graph, np.arange(count), rows, codes[:, :count], costs=True)
         assert new.dtype == dtype
         assert new[0].tolist() == list(range(count))
         assert sizes[:, 0].tolist() == list(range(1, count + 1))
@@ -198,3 +198,25 @@ def test_a_reshape_has_one_operand_and_a_square_one_tensor_of_two_slots() -> Non
     assert uses.tolist() == [[0, 1, 1], [0, 1, 2], [1, 2, 1]]
     assert tensors[:, 2].tolist() == [0, 0, 1]
     assert tensors[:, 3].tolist() == [4, 4, 4]
+
+
+def test_padding_to_the_tiles_of_a_tpu() -> None:
+    """At best 24 of 128 lanes of f32[16,9,9,24] are full and all sublanes, of f32[5,3,130] 130 of 256 and 3 of 4."""
+    turned = 128 / 16 - 128 / 24
+    operand = 256 / 130 * (8 / 5 - 4 / 3)
+    costs: dict[str, dict[tuple[tuple[int, ...], tuple[int, ...]], list[float]]] = {
+        "convolution": {
+            ((3, 0), ()): [0, 0, 0],
+            ((0, 3), ()): [turned, 0, 1],
+            ((), (2, 1, 0)): [0, 0, 0],
+            ((3, 0), (2, 0)): [0, operand, 0],
+        },
+        "dot": {((0, 3), (2, 0)): [turned, operand, 0]},
+        "reshape": {((0, 3), (2, 0)): [0, 0, 0]},
+    }
+    for opcode, rows in costs.items():
+        kinds, shares = np.full((len(rows), 1), OPCODES[opcode], np.int8), np.full((len(rows), 3), 0.5, np.float32)
+        shapes = np.array([row([16, 9, 9, 24], [5, 3, 130], [100], missing=0)] * len(rows), dtype=np.float32)
+        layouts = np.array([row([*output], [*first], [0]) for output, first in rows], dtype=np.int8)
+        found = relayout.tile_padding(kinds, shares, layouts, shapes)
+        np.testing.assert_allclose(found, np.array([*rows.values()]) / 2, rtol=1e-5, atol=1e-6)

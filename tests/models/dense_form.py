@@ -76,8 +76,8 @@ def reference_embedding(model: CostModel, graph: GraphInputs, j: int, row: int) 
                 code = configurations.codes[row, column]
                 values = torch.from_numpy(configurations.codebook[code].astype(int) + 1)
                 sizes = torch.from_numpy(np.log2(1 + configurations.sizes[code].astype(float)) / 4)
-                moves = torch.from_numpy(np.log2(1 + 1000 * configurations.moves[code].astype(float)) / 4)
-                numbers = [*[sizes] * config.layout_sizes, *[moves] * config.layout_moves]
+                costs = torch.from_numpy(np.log2(1 + 1000 * configurations.costs[code].astype(float)) / 4)
+                numbers = [*[sizes] * config.layout_sizes, *[costs] * config.layout_costs]
                 read = [encoder.layout_value.weight[values].flatten(), *numbers]
                 state = encoder.configuration(torch.cat(read))
                 joined[int(np.searchsorted(nodes, node))] = state

@@ -39,7 +39,7 @@ from tests.models.dense_form import block
 )
 def test_embeddings_equal_the_dense_form(kind: str, segments: int, halo: int, instance_norm: bool, sizes: bool) -> None:
     """Values and gradients: each local configuration computed once, against every configuration computed by itself."""
-    model = make_model(kind, block=block(*["instance_norm"] * instance_norm), layout_sizes=sizes, layout_moves=sizes)
+    model = make_model(kind, block=block(*["instance_norm"] * instance_norm), layout_sizes=sizes, layout_costs=sizes)
     graph = make_inputs(segments=segments, halo=halo, kind=kind)
     weight = torch.randn(len(dense_form.ROWS), 12, dtype=torch.float64)
     for j in range(segments):

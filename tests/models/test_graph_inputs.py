@@ -82,7 +82,7 @@ def test_a_segment_gets_its_own_part_of_the_codebook() -> None:
     graph = make_known()
     batch = graph.configurations(np.array([[0]]), graph.segments[1])
     assert isinstance(batch, LayoutBatch)
-    assert (batch.codes.tolist(), batch.moves.tolist()) == ([[0]], [[3, 4, 5]])
+    assert (batch.codes.tolist(), batch.costs.tolist()) == ([[0]], [[3, 4, 5]])
     assert (batch.codebook.tolist(), batch.sizes.tolist()) == ([[*range(18, 36)]], [[*range(54, 72)]])
 
 

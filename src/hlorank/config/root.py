@@ -44,7 +44,7 @@ class DataConfig(Section):
         return (self.model_extra or {}).get(self.origin, {})
 
 
-Derived = Literal["tile_shares", "tile_remainders", "tile_runs", "tile_loops", "layout_moves"]
+Derived = Literal["tile_shares", "tile_remainders", "tile_runs", "tile_loops", "layout_costs"]
 
 
 class FeaturizeConfig(Section):
@@ -66,8 +66,8 @@ class FeaturizeConfig(Section):
     """Add the content of <graph>.extra.npz: dot, gather and scatter dimensions, operand shapes."""
     derived: list[Derived]
     """Groups of columns derived from shapes. Of tiles: tile_shares (sizes, and shares of the dimensions that they cut),
-    tile_remainders (padding), tile_runs (contiguous bytes), tile_loops (the innermost loop). Of layouts: layout_moves
-    (copies to other layouts than the graph's own; on TPUs padding to tiles; see model.layout_moves)."""
+    tile_remainders (padding), tile_runs (contiguous bytes), tile_loops (the innermost loop). Of layouts: layout_costs
+    (copies to other layouts than the graph's own; on TPUs padding to tiles; see model.layout_costs)."""
 
 
 class PartitionConfig(Section):

@@ -48,8 +48,8 @@ class ModelConfig(Section):
     """Width of the embedding of one layout value, shared by nodes and configurations."""
     layout_sizes: bool
     """Configured layouts come with the sizes of the dimensions in the order of the layout."""
-    layout_moves: bool
-    """Configured layouts come with what copies to them move (featurize.derived)."""
+    layout_costs: bool
+    """Configured layouts come with what they cost (layout_costs of featurize.derived)."""
     tile_bins: int = Field(ge=0)
     """Bins of the piecewise linear encoding of each column of tiles; 0 reads the columns as they are."""
     heads: int = Field(ge=1)

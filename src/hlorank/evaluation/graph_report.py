@@ -174,7 +174,7 @@ def _layouts(
     book = configurations.codebook.reshape(shape)
     rank = (book >= 0).sum(axis=2)
     elements = np.where(rank > 0, np.maximum(configurations.sizes.reshape(shape), 1).prod(axis=2, dtype=np.float64), 0)
-    found = {f"{opcode} moved": configurations.moves[:, 0].astype(np.float64)[codes].sum(axis=1)}
+    found = {f"{opcode} moved": configurations.costs[:, 0].astype(np.float64)[codes].sum(axis=1)}
     for place, tensor in enumerate(LAYOUT_TENSORS):
         last = rank[:, place] - book[:, place, 0]  # 1 where the last dimension is contiguous
         for back in range(1, LAYOUT_DIMS + 1):

@@ -82,7 +82,7 @@ class FeatureSpec(Section):
     """Transformation of raw graphs into model inputs, fitted on the train split only: the content of spec.json."""
 
     # version of the format; increment it if equal specifications would give other features, or if keys change
-    version: Literal[6] = 6
+    version: Literal[7] = 7
     # collection that it was fitted on
     collection: Annotated[Collection, PlainValidator(_collection), PlainSerializer(str)]
     options: FeaturizeConfig  # settings that it was fitted with

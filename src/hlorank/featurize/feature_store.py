@@ -29,7 +29,7 @@ from hlorank.files import SPEC, DataError, atomic_folder, map_array, write_json
 INDEX_FILE, GRAPH_FILE = "graphs.json", "graph.json"
 
 _GRAPH_ARRAYS = ("node_feat", "opcode", "node_layout", "edge_index", "node_splits", "row_of", "runtime")
-_CONFIGURATION_ARRAYS = {"row_of", "runtime", "normalizer", "codebook", "sizes", "moves", "codes", "feat"}
+_CONFIGURATION_ARRAYS = {"row_of", "runtime", "normalizer", "codebook", "sizes", "costs", "codes", "feat"}
 
 
 class GraphEntry(Section):

@@ -21,12 +21,12 @@ class LayoutFeatures:
     """Distinct layout configurations of one graph."""
 
     node_ids: NDArray[np.int64]  # (configurable nodes,) increasing
-    # (U, 18) rows of layout values, in lexicographic order; with sizes and moves, the rows are distinct
+    # (U, 18) rows of layout values, in lexicographic order; with sizes and costs, the rows are distinct
     codebook: NDArray[np.int8]
     # (U, 18) the dimensions in the order of the layouts, 0 where a layout has no value or the tensor is unknown
     sizes: NDArray[np.float32]
-    # (U, 3) what copies to the layouts move, see `copy_moves`; 0 without `featurize.derived: [layout_moves]`
-    moves: NDArray[np.float32]
+    # (U, 3) what the layouts cost, see `copy_moves` and `tile_padding`; 0 without `featurize.derived: [layout_costs]`
+    costs: NDArray[np.float32]
     tensors: NDArray[np.int32]  # (T, 16) the tensors whose layouts depend on a configuration, see `copy_tensors`
     uses: NDArray[np.int32]  # (uses, 3) the uses of these tensors
     codes: NDArray[np.unsignedinteger[Any]]  # (distinct configurations, configurable nodes) rows of the codebook

@@ -91,14 +91,14 @@ def _distinct_configurations(
     first, row_of = distinct_rows(configurations.codes)
     node_ids, codebook, codes = configurations.node_ids, configurations.codebook, configurations.codes[first]
     tensors = configured_tensors(graph, node_ids, codebook, codes)
-    moves, on_tpu = False, False
+    costs, on_tpu = False, False
     if spec is not None:
-        moves, on_tpu = "layout_moves" in spec.options.derived, spec.collection.on_tpu
+        costs, on_tpu = "layout_costs" in spec.options.derived, spec.collection.on_tpu
         if not spec.options.operand_layouts:
             codebook, codes = _without_operands(codebook, codes)
-    codebook, sizes, costs, codes = sized_layouts(graph, tensors, codebook, codes, moves=moves, on_tpu=on_tpu)
+    codebook, sizes, costs_of_rows, codes = sized_layouts(graph, tensors, codebook, codes, costs=costs, on_tpu=on_tpu)
     copies = copy_tensors(graph, node_ids, tensors)
-    return LayoutFeatures(node_of[node_ids], codebook, sizes, costs, *copies, codes), row_of
+    return LayoutFeatures(node_of[node_ids], codebook, sizes, costs_of_rows, *copies, codes), row_of
 
 
 def _without_operands(codebook: NDArray[np.int8], codes: Codes) -> tuple[NDArray[np.int8], Codes]:

@@ -1,4 +1,4 @@
-"""Copies of tensors to other layouts: which tensors of a graph, and what each copy costs.
+"""Costs of layouts: copies of tensors to other layouts, which and how they read, and on TPUs padding to tiles.
 
 XLA's layout assignment propagates the layouts that configured operations demand, and inserts a copy where a tensor has
 another layout than its user demands (`layout_assignment.h` of openxla/xla). Elementwise operations and transposes take
@@ -25,8 +25,8 @@ from hlorank.hlo.node_features import CONFIGURABLE, DIMENSIONS, OPCODES
 
 Codes = NDArray[np.unsignedinteger[Any]]
 
-MOVES = 3
-"""Columns of `copy_moves`."""
+COSTS = 3
+"""Columns of `copy_moves` and `tile_padding`, of which a collection has those of its backend."""
 READS = 7
 """Columns of `copied_bytes`."""
 COLUMN, FLEXIBLE, LAST, ITEM_BYTES = range(4)
@@ -172,21 +172,21 @@ def configured_tensors(graph: Graph, node_ids: Int64, codebook: NDArray[np.int8]
 
 
 def sized_layouts(
-    graph: Graph, tensors: Int64, codebook: NDArray[np.int8], codes: Codes, *, moves: bool, on_tpu: bool = False
+    graph: Graph, tensors: Int64, codebook: NDArray[np.int8], codes: Codes, *, costs: bool, on_tpu: bool = False
 ) -> tuple[NDArray[np.int8], Float32, Float32, Codes]:
-    """Return codebook, sizes, moves and codes of `LayoutFeatures`, given a codebook of distinct rows of layouts.
+    """Return codebook, sizes, costs and codes of `LayoutFeatures`, given a codebook of distinct rows of layouts.
 
-    A row of layouts has other sizes at a node of other shapes, and moves something else where the tensors have other
-    layouts, so the rows of the new codebook are the distinct triples of layouts, sizes and moves. At each node, old and
+    A row of layouts has other sizes at a node of other shapes, and costs something else where the tensors have other
+    layouts, so the rows of the new codebook are the distinct triples of layouts, sizes and costs. At each node, old and
     new codes are in bijection and in the same order; the new ones have the smallest unsigned type that fits.
     """
     used = _used(codes)
     shapes = np.where(tensors[..., None] >= 0, graph.node_feat[:, DIMS][tensors], np.float32(0))
     shapes = shapes.reshape(-1, LAYOUT_VALUES)
-    moved = tensors if moves else np.full_like(tensors, -1)
-    shares = byte_shares(graph, moved)
+    costly = tensors if costs else np.full_like(tensors, -1)
+    shares = byte_shares(graph, costly)
     cost: Callable[..., Float32] = tile_padding if on_tpu else copy_moves
-    own = graph.node_opcode[tensors[:, :1]].astype(np.int8) if on_tpu else own_layouts(graph, moved)
+    own = graph.node_opcode[tensors[:, :1]].astype(np.int8) if on_tpu else own_layouts(graph, costly)
     first, kind_of = distinct_rows(np.hstack([shapes, own, shares], dtype=np.float32))
 
     # Nodes of equal tensors share rows, and so do nodes where the layouts order equal sizes and move as much.
@@ -196,8 +196,8 @@ def sized_layouts(
     row, kind = np.divmod(keys, len(first))
     at = first[kind]
     sizes = _ordered(shapes[at], codebook[row])
-    bytes_moved = cost(own[at], shares[at], codebook[row], shapes[at])
-    _, read_of = distinct_rows(np.hstack([sizes, bytes_moved]))
+    costs_of_rows = cost(own[at], shares[at], codebook[row], shapes[at])
+    _, read_of = distinct_rows(np.hstack([sizes, costs_of_rows]))
     keys, pair, code_of = np.unique(row * len(keys) + read_of, return_index=True, return_inverse=True)
 
     new = np.empty(codes.shape, dtype=np.min_scalar_type(len(keys) - 1))
@@ -209,7 +209,7 @@ def sized_layouts(
             table[used[node]] = numbers[node]
             column[:] = table[old]
         new[:, part] = columns.T
-    return codebook[row[pair]], sizes[pair], bytes_moved[pair], new
+    return codebook[row[pair]], sizes[pair], costs_of_rows[pair], new
 
 
 def _used(codes: Codes) -> list[Int64]:

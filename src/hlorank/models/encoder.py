@@ -11,13 +11,13 @@ from torch.nn.functional import embedding
 
 from hlorank.config import ConfigError, ModelConfig
 from hlorank.data.configurations import LAYOUT_DIMS, LAYOUT_MAX, LAYOUT_MIN, LAYOUT_VALUES
-from hlorank.featurize.relayout import MOVES
+from hlorank.featurize.relayout import COSTS
 from hlorank.models.compression.plan import JoinIndex, Plan
 from hlorank.models.graph_inputs import InputSizes
 from hlorank.models.plan_tensors import propagate
 
 _SCALE = 4  # sizes of 1 to 16,000 become 0.25 to 3.5, about as different as initial embeddings of layout values
-_MOVE_UNITS = 1000  # of a graph's bytes, so that shares of 0.001 to 1 become 0.25 to 2.5
+_COST_UNITS = 1000  # of a graph's bytes, so that shares of 0.001 to 1 become 0.25 to 2.5
 
 
 class _Embedding(nn.Embedding):
@@ -59,7 +59,7 @@ class Encoder(nn.Module):
     A node's state is the sum of linear maps of its numeric features, its opcode embedding and its layout in the graph;
     a configurable node adds a function of its configuration, and in a tile collection every node does. Layouts in the
     graph and of configurations share one embedding of layout values. With `model.layout_sizes` the function of a layout
-    configuration also reads the sizes of the dimensions in the order of its layouts, and with `model.layout_moves` what
+    configuration also reads the sizes of the dimensions in the order of its layouts, and with `model.layout_costs` what
     copies to these layouts move. With `model.tile_bins` the columns of tiles have a piecewise linear encoding.
     """
 
@@ -73,8 +73,8 @@ class Encoder(nn.Module):
         self.layout_value = _Embedding(LAYOUT_MAX - LAYOUT_MIN + 1, config.layout_width)
         self.register_buffer("_values", torch.tensor([*range(LAYOUT_MIN, LAYOUT_MAX + 1)]), persistent=False)
         self.node_layout_map = nn.Linear(LAYOUT_DIMS * config.layout_width, width, bias=False)
-        self._reads_sizes, self._reads_moves = config.layout_sizes, config.layout_moves
-        layout_columns = LAYOUT_VALUES * (config.layout_width + config.layout_sizes) + MOVES * config.layout_moves
+        self._reads_sizes, self._reads_costs = config.layout_sizes, config.layout_costs
+        layout_columns = LAYOUT_VALUES * (config.layout_width + config.layout_sizes) + COSTS * config.layout_costs
         columns, encoding = layout_columns, list[nn.Module]()
         if sizes.kind == "tile":
             columns = sizes.tile_columns * (config.tile_bins or 1)
@@ -101,14 +101,14 @@ class Encoder(nn.Module):
         chosen = (values[..., None] == self._values).to(self.layout_value.weight.dtype)
         return (chosen @ self.layout_value.weight).flatten(-2)
 
-    def configured(self, layouts: Tensor, sizes: Tensor, moves: Tensor) -> Tensor:
+    def configured(self, layouts: Tensor, sizes: Tensor, costs: Tensor) -> Tensor:
         """Embed the rows of a codebook: (rows, 18), (rows, 18) and (rows, 3), as in `Plan`, to (rows, width)."""
         columns = self._layout(layouts)
         read = [columns]
         if self._reads_sizes:
             read.append(torch.log2(1 + sizes.to(columns.dtype)) / _SCALE)
-        if self._reads_moves:
-            read.append(torch.log2(1 + _MOVE_UNITS * moves.to(columns.dtype)) / _SCALE)
+        if self._reads_costs:
+            read.append(torch.log2(1 + _COST_UNITS * costs.to(columns.dtype)) / _SCALE)
         added: Tensor = self.configuration(torch.cat(read, dim=1))
         return added
 
@@ -127,6 +127,6 @@ class Encoder(nn.Module):
             return joined.flatten(0, 1)
         # Each distinct row of the codebook is embedded once; every state then gathers one row of a table, or zeros.
         codebook = cast("Tensor", plan.codebook)
-        configured = self.configured(codebook, cast("Tensor", plan.sizes), cast("Tensor", plan.moves))
+        configured = self.configured(codebook, cast("Tensor", plan.sizes), cast("Tensor", plan.costs))
         table = torch.cat([values, configured, values.new_zeros(1, values.shape[1])])
         return propagate(table, index.layouts)

@@ -65,7 +65,7 @@ class GraphInputs:
         return LayoutBatch(
             configurations.codebook[used].astype(np.int64),
             np.array(configurations.sizes[used]),
-            np.array(configurations.moves[used]),
+            np.array(configurations.costs[used]),
             number.reshape(codes.shape),
         )
 

@@ -118,7 +118,7 @@ def test_neither_order_nor_sizes_nor_memory_matters(monkeypatch: pytest.MonkeyPa
         np.repeat(layouts.codebook, 2, axis=0),
         np.repeat(layouts.sizes, 2, axis=0) + np.tile([[0], [1]], (3, 1)).astype(np.float32),
         2 * layouts.codes + (np.arange(len(layouts.node_ids)) % 2).astype(np.uint8),
-        np.repeat(layouts.moves, 2, axis=0),
+        np.repeat(layouts.costs, 2, axis=0),
     )
     np.testing.assert_array_equal(everything(replace(graph, configurations=split), RANDOM), whole)
     for block in ("models.baselines.pooled_features._CHUNK_BYTES", "featurize.features._BLOCK_BYTES"):
@@ -139,8 +139,8 @@ def test_a_tile_keeps_its_features() -> None:
 def test_copies_are_summed_and_ranked_and_no_node_need_be_configurable(known: GraphFeatures) -> None:
     layouts = known.configurations
     assert isinstance(layouts, LayoutFeatures)
-    moves = np.array([[0, 0, 1], [0.5, 0.25, 0.5]], dtype=np.float32)
-    moved = everything(replace(known, configurations=replace(layouts, moves=moves)), SIZES)[:, -3:]
+    costs = np.array([[0, 0, 1], [0.5, 0.25, 0.5]], dtype=np.float32)
+    moved = everything(replace(known, configurations=replace(layouts, costs=costs)), SIZES)[:, -3:]
     np.testing.assert_allclose(moved, np.array([[3, 3, 3], [1, 1, 5], [5, 5, 1]]) / 6, rtol=1e-6)
     nothing = layout_features(
         np.arange(0), np.zeros((0, 18), np.int8), np.zeros((0, 18), np.float32), np.zeros((1, 0), np.uint8)

@@ -26,7 +26,7 @@ def pooled_columns(sizes: InputSizes) -> int:
     """Return the number of columns of `PooledGraph.rows` for graphs of these sizes."""
     if sizes.kind == "tile":
         return sizes.tile_columns + _of_nodes(sizes)
-    return changed_column(sizes) + _of_nodes(sizes) + relayout.MOVES
+    return changed_column(sizes) + _of_nodes(sizes) + relayout.COSTS
 
 
 def changed_column(sizes: InputSizes) -> int:
@@ -36,7 +36,7 @@ def changed_column(sizes: InputSizes) -> int:
 
 def cost_columns(sizes: InputSizes) -> int:
     """Return the number of columns of `PooledGraph.costs`: sums of padding on a TPU, else those of `CopiedBytes`."""
-    return relayout.MOVES if sizes.on_tpu else COPY_COLUMNS
+    return relayout.COSTS if sizes.on_tpu else COPY_COLUMNS
 
 
 def _of_nodes(sizes: InputSizes) -> int:
@@ -114,7 +114,7 @@ class _PooledLayouts:
         one_hot = layouts.codebook[:, :, None] == _VALUES
         self._one_hot = one_hot.reshape(len(one_hot), LAYOUT_VALUES * len(_VALUES)).astype(np.float64)
         self._usual = _most_frequent(layouts)
-        self._moves = np.asarray(layouts.moves, dtype=np.float64)
+        self._costs = np.asarray(layouts.costs, dtype=np.float64)
         nodes = layouts.node_ids
         opcode = np.eye(opcodes)[graph.opcode[nodes]]
         self._of_node = np.hstack([np.ones_like(opcode[:, :1]), opcode, graph.node_feat[nodes]], dtype=np.float64)
@@ -123,9 +123,9 @@ class _PooledLayouts:
         return in_chunks(self._pooled, rows, _CHUNK_BYTES // (_CODE_BYTES * max(1, self._codes.shape[1])))
 
     def padding(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the sums over nodes of what `tile_padding` says: (configurations, `relayout.MOVES`)."""
+        """Return the sums over nodes of what `tile_padding` says: (configurations, `relayout.COSTS`)."""
         most = _CHUNK_BYTES // (_CODE_BYTES * max(1, self._codes.shape[1]))
-        return in_chunks(lambda part: self._moves[self._codes[part]].sum(axis=1), rows, most)
+        return in_chunks(lambda part: self._costs[self._codes[part]].sum(axis=1), rows, most)
 
     def _pooled(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         # Sparse: independent of the codebook's length, and each row is summed in the order of its nodes. Sums of
@@ -137,7 +137,7 @@ class _PooledLayouts:
             shape=(count, len(self._one_hot)),
         )
         changed = csr_array((codes != self._usual).astype(np.float64))
-        return np.hstack([place @ self._one_hot, changed @ self._of_node, place @ self._moves], dtype=np.float32)
+        return np.hstack([place @ self._one_hot, changed @ self._of_node, place @ self._costs], dtype=np.float32)
 
 
 def _most_frequent(layouts: LayoutFeatures) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlorank.data.graph import check_array
-from hlorank.featurize.relayout import MOVES
+from hlorank.featurize.relayout import COSTS
 from hlorank.files import DataError
 from hlorank.models.baselines.pooled_features import COPY_COLUMNS, PooledGraph
 
@@ -127,7 +127,7 @@ class Analytical(Predictor):
 
     def check(self, columns: int) -> None:  # noqa: ARG002 - it reads no pooled features
         """Check the weights."""
-        check_array("weight", self.weight, np.float64, (MOVES if len(self.weight) == MOVES else COPY_COLUMNS,))
+        check_array("weight", self.weight, np.float64, (COSTS if len(self.weight) == COSTS else COPY_COLUMNS,))
         check_values("weight", np.isfinite(self.weight) & (self.weight >= 0), "finite numbers of at least 0")
 
 

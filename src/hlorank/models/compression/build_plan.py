@@ -40,7 +40,7 @@ def build_plan(segment: Segment, batch: ConfigurationBatch, recipe: Recipe) -> p
         initial=None if ordered else builder.initial,
         codebook=batch.codebook if isinstance(batch, LayoutBatch) else None,
         sizes=batch.sizes if isinstance(batch, LayoutBatch) else None,
-        moves=batch.moves if isinstance(batch, LayoutBatch) else None,
+        costs=batch.costs if isinstance(batch, LayoutBatch) else None,
         tiles=None if isinstance(batch, LayoutBatch) else batch.feat,
         steps=steps,
         pool=builder.pool(),

@@ -125,7 +125,7 @@ class Plan(NamedTuple, Generic[A]):
     initial: A | None
     codebook: A | None  # (U, 18) int64, the layout values of the configurations; None for tiles
     sizes: A | None  # (U, 18) float32, the sizes of these dimensions; None for tiles
-    moves: A | None  # (U, 3) float32, what copies to these layouts move; None for tiles
+    costs: A | None  # (U, 3) float32, what these layouts cost; None for tiles
     tiles: A | None  # (configurations, tile columns) float32; None for layouts
     steps: tuple[StepIndex[A], ...]  # an index for each step of the recipe, None for a step that needs none
     pool: PoolIndex[A]  # what is pooled

@@ -197,7 +197,7 @@ class LayoutBatch:
 
     codebook: NDArray[np.int64]  # (U, 18) int64, layout values -1..5, of these configurations
     sizes: NDArray[np.floating]  # (U, 18) float32, the sizes of these dimensions; see `LayoutFeatures`
-    moves: NDArray[np.floating]  # (U, 3) float32, what copies to these layouts move
+    costs: NDArray[np.floating]  # (U, 3) float32, what these layouts cost
     # (configurations, k) int64, one row of the codebook for each configurable node of the segment
     codes: NDArray[np.int64]
 
