@@ -258,6 +258,9 @@ def test_colour_comes_with_a_shape_or_a_dash_and_intervals_have_runs_and_ceiling
     ((first, second, _),) = spec["datasets"].values()
     assert (first["tau"], first["runs"], first["ceiling"]) == (pytest.approx(0.65), [0.6, pytest.approx(0.7)], 0.9)
     assert second["runs"] == [], "a single run has no spread"
+    *_, run, ceiling = (layer["mark"] for layer in spec["layer"])
+    assert run["size"] < ceiling["size"], "as the page says"
+    assert "strokeDash" not in ceiling, "ticks are filled, and have no stroke"
     low, high = spec["layer"][0]["encoding"]["x"]["scale"]["domain"]
     assert low < 0.5 < 0.9 < high
 

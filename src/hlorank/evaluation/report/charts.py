@@ -130,7 +130,7 @@ def intervals(split: str, pairs: Sequence[tuple[Group, SplitScores]]) -> Chart:
         base.transform_flatten(["runs"], as_=["run"])
         .mark_tick(thickness=1.5, size=12, yOffset=12)
         .encode(x=places["run"], color=styles["color"]),
-        base.mark_tick(thickness=2, size=30, strokeDash=[3, 2], color=_INK).encode(x=places["ceiling"]),
+        base.mark_tick(thickness=2, size=30, color=_INK).encode(x=places["ceiling"]),
         description=description,
     )
 
