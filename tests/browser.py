@@ -60,6 +60,10 @@ class Browser:
         """Wait until an expression is true."""
         self._page.wait_for_function(condition, timeout=1000 * seconds)
 
+    def click(self, text: str) -> None:
+        """Click the first element that shows exactly this text, once nothing covers it."""
+        self._page.get_by_text(text, exact=True).first.click()
+
     def press(self, key: str) -> None:
         """Press a key, such as Enter or Tab."""
         self._page.keyboard.press(key)

@@ -96,6 +96,12 @@ def test_methods_are_compared_in_mlflow(browser: Browser, settings: Settings, ru
             for text in texts:
                 browser.wait_for(f"document.body.innerText.includes({json.dumps(str(text))})")
 
+        shows("", "Recent Experiments")
+        browser.click("Model training")
+        browser.click(settings().tracking.experiment)
+        browser.wait_for(f"location.hash.startsWith('#/experiments/{experiment}/runs?workflowType=machine_learning')")
+        for name in names:
+            browser.wait_for(f"document.body.innerText.includes({json.dumps(name)})")
         shows(f"experiments/{experiment}/runs?compareRunsMode=CHART", *names, TEST)
         scores = sorted(run.data.metrics[TEST] for run in found.values())
         browser.wait_for(f"{BARS}.some((bars) => String(bars) === String({scores}))")
