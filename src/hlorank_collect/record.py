@@ -16,6 +16,7 @@ import numpy as np
 
 from hlorank.data.collection import Collection, graph_files, sidecar_path, write_graph
 from hlorank.data.configurations import MeasuredGraph, Measurements
+from hlorank.data.manifest import manifest_of
 from hlorank.files import DataError, one_line, read_json, write_json
 from hlorank.metrics import noise_ceiling
 from hlorank.terminal import quiet_pipe
@@ -139,7 +140,10 @@ def _table(graphs: Sequence[Mapping[str, Any]]) -> str:
 
 def card(root: Path) -> str:
     """Return Markdown with a table for each collection of a folder, and below it what was left out and why."""
-    tables = {str(collection): _table(graphs) for collection, graphs in _collected(root)}
+    tables = {}
+    for collection, graphs in _collected(root):
+        manifest = manifest_of(collection, graph_files(root, collection, None))
+        tables[str(collection)] = (f"Runtimes {manifest}.\n\n" if manifest else "") + _table(graphs)
     reasons = read_left_out(root)
     parts = []
     for name in sorted(tables.keys() | reasons.keys()):

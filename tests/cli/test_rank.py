@@ -76,7 +76,7 @@ def test_rankings_are_those_of_the_ranker(
             for place, index in enumerate(order[:3], start=1)
         ]
         about = {"file": str(path), "graph": path.stem, "configurations": len(scores), "drawn": False, "stage": None}
-        assert graph == about | {"top": top}
+        assert graph == about | {"trained_on": None, "top": top}
     assert not submitted
 
 

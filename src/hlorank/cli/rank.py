@@ -147,7 +147,8 @@ def _rank_program(program: Program, arguments: argparse.Namespace, folder: str) 
             scores = ranker.score(measured.graph, measured.configurations, given.extra, name=measured.name)
             order = ranking(scores)
             shown = ranked_graph(given, scores, order, arguments.top, compare=arguments.compare)
-            shown |= {"file": program.label, **_written(given, shown["top"], arguments, str(ranker.collection))}
+            shown |= {"file": program.label, "trained_on": ranker.spec.features.runtimes or None}
+            shown |= _written(given, shown["top"], arguments, str(ranker.collection))
             results.append((shown, None if arguments.csv is None else order))
         except DataError as error:
             results.append(program.labelled(error))

@@ -98,6 +98,8 @@ def _notes(ranked: dict[str, Any]) -> Iterator[str]:
     """Return the lines below a table."""
     if ranked["drawn"]:
         yield "configurations are drawn; 0 is the compiler's default"
+    if ranked["trained_on"]:
+        yield f"the model was trained on runtimes {ranked['trained_on']}"
     if "comparison" not in ranked:
         return
     if (metrics := ranked["comparison"]) is None:

@@ -85,6 +85,7 @@ class FeatureSpec(Section):
     version: Literal[7] = 7
     # collection that it was fitted on
     collection: Annotated[Collection, PlainValidator(_collection), PlainSerializer(str)]
+    runtimes: str = ""  # what its runtimes are, such as "measured on cpu, ..."; empty where it is not known
     options: FeaturizeConfig  # settings that it was fitted with
     # transform of the first 134 node features and the extra columns; the other six are layouts
     node_columns: ColumnTransform
@@ -150,7 +151,7 @@ class FeatureSpec(Section):
     @property
     def fingerprint(self) -> str:
         """Fingerprint of the content: specifications of equal fingerprint give equal features."""
-        return files.fingerprint(self.model_dump(mode="json", exclude={"inputs", "fingerprint"}))
+        return files.fingerprint(self.model_dump(mode="json", exclude={"inputs", "runtimes", "fingerprint"}))
 
     def opcode_index(self, opcodes: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return the vocabulary index of each opcode, uint8, 0 for unknown ones."""

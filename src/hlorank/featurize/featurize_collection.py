@@ -13,6 +13,7 @@ from hlorank.config import ComputeConfig, FeaturizeConfig
 from hlorank.data import collection as official
 from hlorank.data.collection import SPLITS, Collection, Kind, Split
 from hlorank.data.configurations import LAYOUT_VALUES, TILE_FEATURES, MeasuredGraph
+from hlorank.data.manifest import read_manifest
 from hlorank.data.splits import family
 from hlorank.featurize import feature_store
 from hlorank.featurize.feature_spec import FeatureSpec
@@ -41,7 +42,8 @@ def featurize_collection(
     if not files["train"]:
         expected = "at least one npz file in the train split, to fit statistics on"
         raise DataError("train", expected, "none", file=raw / collection.path)
-    featurize_files(files, collection, config, output, compute, official.made_from(raw, collection))
+    manifest, data = read_manifest(raw / collection.path), official.made_from(raw, collection)
+    featurize_files(files, collection, config, output, compute, data, "" if manifest is None else str(manifest))
 
 
 def featurize_files(
@@ -51,8 +53,12 @@ def featurize_files(
     output: Path,
     compute: ComputeConfig = SERIAL,
     data: Mapping[str, Any] = MappingProxyType({}),
+    runtimes: str = "",
 ) -> None:
-    """Do the work of `featurize_collection` on the npz files of each split, wherever they are; `data` made them."""
+    """Do the work of `featurize_collection` on the npz files of each split, wherever they are.
+
+    `data` made them, and `runtimes` describes theirs.
+    """
     (output / feature_store.INDEX_FILE).unlink(missing_ok=True)
     sample = partial(_train_sample, collection=collection, options=config)
     try:
@@ -66,6 +72,7 @@ def featurize_files(
         for _ in map_graphs(check, every, compute, "featurize: check", outputs=[output]):
             pass
         raise
+    spec = spec.model_copy(update={"runtimes": runtimes})
     write_json(output / SPEC, spec.model_dump(mode="json"))
     index = _store_graphs(compute, files, collection.kind, spec, output)
     for name, entry in index.splits["train"].items():

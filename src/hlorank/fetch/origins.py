@@ -7,6 +7,7 @@ from typing import Any
 
 from hlorank.config import DataConfig, ExtensionPoint, Section, find, parse
 from hlorank.data.collection import MADE_FROM, Collection
+from hlorank.data.manifest import MANIFEST, manifest_of
 from hlorank.fetch import hlo, local, synthetic, tpugraphs
 from hlorank.files import write_json
 
@@ -53,4 +54,7 @@ def fetch(collection: Collection, data: DataConfig, output: Path) -> None:
     origin = find(ORIGINS, "data.origin", data.origin)
     settings = parse(origin.settings, data.settings, prefix=f"data.{data.origin}")
     origin.fetch(collection, settings, output)
+    (output / MANIFEST).unlink(missing_ok=True)
+    if manifest := manifest_of(collection, sorted(output.glob("*/*.npz"))):
+        write_json(output / MANIFEST, manifest.model_dump(mode="json"))
     write_json(output / MADE_FROM, {"origin": data.origin, data.origin: settings.model_dump(mode="json")})

@@ -82,8 +82,10 @@ def _section(collection: Collection, groups: Sequence[tables.Group], share: int)
     validated = [(tau, group.label) for group in groups if (tau := group.mean_tracked("best_tau")) is not None]
     points = [(group, _points(group, max(1, _MAX_POINTS // share))) for group in groups]
     points = [(group, rows) for group, rows in points if rows]
+    runs = [run for group in groups for run in group.runs]
     return {
         "collection": collection,
+        "runtimes": next(filter(None, (run.spec.get("features", {}).get("runtimes") for run in runs)), ""),
         "groups": groups,
         "headline": headline(results),
         "results": results,
