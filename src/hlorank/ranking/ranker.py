@@ -16,6 +16,7 @@ from hlorank.data.configurations import (
 )
 from hlorank.data.graph import Graph
 from hlorank.data.npz import CHUNK_BYTES
+from hlorank.evaluation.graph_report import check_scores
 from hlorank.featurize.features import GraphFeatures
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.files import DataError
@@ -82,10 +83,7 @@ class Ranker:
         """
         features, segments = self._prepared(graph, configurations, extra, name)
         scores = self._scorer.score(features, segments)[features.row_of]
-        if not (finite := np.isfinite(scores)).all():
-            place = int(np.argmin(finite))
-            raise DataError("scores", "finite numbers", f"{scores[place]} for configuration {place}")
-        return scores
+        return check_scores(scores, "scores", len(features.row_of), "configuration")
 
     def rank(
         self, graph: Graph, configurations: Configurations, extra: Extra | None = None, *, name: str = "graph"

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto, ShapeProto
+from hlorank.hlo.node_features import element_type
 from hlorank.hlo.program import flatten
 from hlorank.hlo.reader import graph_name, read_records
 from hlorank_collect import xla
@@ -28,7 +29,6 @@ ELEMENT_TYPES = {
     32: "float4_e2m1fn", 33: "float8_e8m0fnu",
 }  # fmt: skip
 """Names of the element types that arrays can have, by xla.PrimitiveType; names that NumPy lacks are jax's."""
-_OTHER_TYPES = {17: "token", 14: "opaque", 30: "s1", 31: "u1"}
 _PERIOD = 1_000_003  # floats that are drawn; a large array repeats them, as drawing takes longer than running. A prime
 _KEYS = (2, 4)  # words of a key of random numbers
 _U32 = 8
@@ -72,8 +72,7 @@ def check_measurable(module: HloModuleProto) -> None:
     for parameter in _entry(module)[0]:
         for _, array in leaves(parameter.shape):
             if array.element_type not in ELEMENT_TYPES:
-                name = _OTHER_TYPES.get(array.element_type, f"number {array.element_type}")
-                why = f"no values can be drawn for a parameter of type {name}"
+                why = f"no values can be drawn for a parameter of type {element_type(array)}"
                 raise SkippedError(f"instruction {parameter.name}: {why}")
 
 
