@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -61,6 +62,7 @@ def _work(task: Task, work: str, events: Connection, errors: Path) -> None:
     for path, number in ((Path(os.devnull), 1), (errors, 2)):
         with path.open("ab", buffering=0) as file:
             os.dup2(file.fileno(), number)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
     os.environ.update(environment(task.platform))
     if task.core is not None:
         os.sched_setaffinity(0, {task.core})
@@ -81,6 +83,8 @@ def _attempt(
     reading, writing = context.Pipe(duplex=False)
     errors.touch()  # for a child that ends before its work
     process = context.Process(target=_work, args=(task, work, writing, errors))
+    # The end of the parent's main thread ends a child of another thread, which Python would wait for.
+    process.daemon = threading.current_thread() is not threading.main_thread()
     process.start()
     writing.close()
     try:

@@ -8,10 +8,10 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from multiprocessing.pool import ThreadPool
 
 from rich.console import Console
 from rich.progress import Progress as ProgressBar
@@ -125,15 +125,9 @@ def in_threads(
     measure: Callable[[tuple[str, Task]], child_process.Outcome], waiting: Sequence[tuple[str, Task]], title: str
 ) -> Iterator[child_process.Outcome]:
     """Yield the outcomes of programs whose runtimes are estimated, in order; a child process runs for each core."""
-    with ThreadPoolExecutor(available_cores()) as pool:
-        calls = [pool.submit(measure, named) for named in waiting]
-        try:
-            for call in track(
-                calls, f"{title} estimates", console=Console(stderr=True), disable=not sys.stderr.isatty()
-            ):
-                yield call.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    with ThreadPool(available_cores()) as pool:  # the process ends without waiting for its threads
+        outcomes, shown = pool.imap(measure, waiting), sys.stderr.isatty()
+        yield from track(outcomes, f"{title} estimates", len(waiting), console=Console(stderr=True), disable=not shown)
 
 
 def _measure_on_node(

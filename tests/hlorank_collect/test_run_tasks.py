@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -115,29 +117,50 @@ def test_no_child_outlives_an_interrupted_parent(run: Run) -> None:
     assert not psutil.pid_exists(pids[0])
 
 
-def test_a_child_ends_after_its_killed_parent(tmp_path: Path) -> None:
-    (tmp_path / "simulated.py").write_text(WORK.format(body="while True: at('compile'); time.sleep(0.1)"))
-    (tmp_path / "parent.py").write_text(
+def parent(folder: Path, body: str, ending: str, call: str) -> tuple[int, list[int]]:
+    """Return the status of a process that ends itself in configuration a of its child, and the ids of its children."""
+    (folder / "simulated.py").write_text(WORK.format(body=body))
+    (folder / "parent.py").write_text(
         "import multiprocessing, os, signal\n"
-        "from hlorank_collect import child_process\nfrom tests.hlorank_collect.test_run_tasks import TASK\n"
+        "from hlorank_collect import child_process, run_tasks\nfrom tests.hlorank_collect.test_run_tasks import TASK\n"
         "def progress(step):\n"
-        "    print(multiprocessing.active_children()[0].pid, flush=True)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "if __name__ == '__main__':\n"
+        "    if step.configuration is not None:\n"
+        "        print(multiprocessing.active_children()[0].pid, flush=True)\n"
+        f"    if step.configuration == 'a':\n        {ending}\n"
+        "def measure(_=None):\n"
         "    child_process.supervise(TASK, hang_seconds=60, progress=progress, work='simulated:work')\n"
+        f"if __name__ == '__main__':\n    {call}\n"
     )
-    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
-    command = [sys.executable, str(tmp_path / "parent.py")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path})
+    root = Path(__file__).parents[2]
+    path = os.pathsep.join(map(str, [folder, root, root / "src"]))
+    done = subprocess.run(
+        [sys.executable, str(folder / "parent.py")],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": path},
+        start_new_session=True,
+        timeout=200,
+    )
+    return done.returncode, [*map(int, done.stdout.split())]
+
+
+def test_a_child_ends_after_its_killed_parent(tmp_path: Path) -> None:
+    body, ending = "while True: at('compile', 'a'); time.sleep(0.1)", "os.kill(os.getpid(), signal.SIGKILL)"
+    _, pids = parent(tmp_path, body, ending, "measure()")
+    children = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
     for _ in range(600):
-        try:
-            ended = psutil.Process(int(done.stdout)).status() == psutil.STATUS_ZOMBIE  # nothing waits for an orphan
-        except psutil.NoSuchProcess:
-            break
-        if ended:
-            break
-        time.sleep(0.1)
-    else:
-        pytest.fail("the child still runs")
+        with suppress(psutil.NoSuchProcess):  # between two calls
+            # Nothing waits for an orphan.
+            children = [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+        time.sleep(0.1 * bool(children))
+    assert children == []
+
+
+def test_ctrl_c_ends_estimates(tmp_path: Path) -> None:
+    body = "at('compile', 'b' if task.left_out else 'a'); time.sleep(600)"
+    call = "[*run_tasks.in_threads(measure, [None], 'Making')]"
+    status, (pid,) = parent(tmp_path, body, "os.killpg(0, signal.SIGINT)", call)
+    assert (status, psutil.pid_exists(pid)) == (-signal.SIGINT, False)
 
 
 def test_the_environment_keeps_xla_to_one_thread_and_the_users_flags(monkeypatch: pytest.MonkeyPatch) -> None:
