@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.data.collection import Collection
+from hlorank.data.collection import TPU_SOURCES, Collection
 from hlorank.data.configurations import order_fingerprint
 from hlorank.data.npz import NpzFile
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures
@@ -59,7 +59,7 @@ def check_orders(path: Path, collection: Collection, graphs: Iterable[GraphFeatu
     named, unnamed = _orders(path), 0
     for graph in graphs:
         if (stated := named.get(f"{collection}:{graph.name}")) is None:
-            unnamed += collection.on_tpu
+            unnamed += collection.source in TPU_SOURCES
         elif stated != (order := graph_order(graph)):
             expected = f"configurations in the order {order}, as here; use the release of the data that the file is of"
             raise DataError(graph.name, expected, f"{stated} in {path.name}{_ORDERS}", file=path)
