@@ -42,7 +42,7 @@ class Memory(ModelScores):
     """Graphs by split, and the function that scores them."""
 
     store = property(lambda self: self)
-    spec = SimpleNamespace(opcodes=np.arange(256))
+    spec = SimpleNamespace(opcodes=np.arange(256), options=SimpleNamespace(operand_layouts=True))
     splits: dict[str, dict[str, GraphFeatures]]
     function: Callable[[GraphFeatures], NDArray[np.float64]]
 

@@ -110,15 +110,14 @@ def _read_indices(path: Path, scored: ModelScores, collection: Collection) -> di
             wrong = [index for index in indices if type(index) is not int or not 0 <= index <= last]
         if wrong:
             raise DataError(name, f"a list of configuration indices in 0..{last}", wrong[0], file=path)
-    if _has_orders(scored):
+    if _has_orders(scored, collection.kind):
         check_orders(path, collection, (scored.store.open("valid", name) for name in listed))
     return {name: np.array(indices, dtype=np.int64) for name, indices in listed.items()}
 
 
-def _has_orders(scored: ModelScores) -> bool:
-    """Return True if features tell the order of configurations: those of tiles are scaled, and operands may be hidden."""
-    spec = scored.store.spec
-    return spec.kind == "layout" and spec.options.operand_layouts
+def _has_orders(scored: ModelScores, kind: Kind) -> bool:
+    """Return True if features tell the order of configurations, unlike scaled ones of tiles, or without operands."""
+    return kind == "layout" and scored.store.spec.options.operand_layouts
 
 
 @contextmanager
@@ -179,7 +178,7 @@ def evaluate_collection(
         results = map_graphs(evaluate_graph, tasks, compute, "Scoring")
         for (split, name, _), (graph_rows, shown, found, order) in zip(tasks, results, strict=True):
             if order is not None:
-                submit(name, order, graph_order(scored.store.open(split, name)) if _has_orders(scored) else None)
+                submit(name, order, graph_order(scored.store.open(split, name)) if _has_orders(scored, kind) else None)
             if split == "valid" and config.index_file is not None and name not in indices:
                 note = f"not in {Path(config.index_file).name}"
                 graph_rows[0]["note"] = "; ".join(filter(None, [graph_rows[0]["note"], note]))
