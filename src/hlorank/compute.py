@@ -219,7 +219,11 @@ def end_with_parent(parent: int) -> None:
 def _cluster(
     ray: ModuleType, settings: ComputeConfig, marks: Iterable[Path], resources: Mapping[str, float]
 ) -> _Workers:
-    """Return the nodes of a Ray cluster, where each call is a task; an actor's error, as of Joblib, names no call."""
+    """Return the nodes of a Ray cluster, where each call is a task.
+
+    Joblib's backend of Ray has actors in place of tasks: the error of a dead actor names no call, and nodes that join
+    the cluster later get none.
+    """
     needs = {"CPU": settings.cpus, "GPU": settings.gpus, "memory": settings.memory_bytes or 0, **resources}
     needs = {name: amount for name, amount in needs.items() if amount}
     options = {"num_cpus": settings.cpus, "num_gpus": settings.gpus, "memory": settings.memory_bytes, "max_retries": 0}

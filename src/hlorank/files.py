@@ -63,7 +63,11 @@ def counted(number: int, noun: str) -> str:
 
 
 def one_line(message: object) -> str:
-    r"""Return a message as one line of at most MAX_MESSAGE characters, without secrets; its middle is left out."""
+    r"""Return a message as one line of at most MAX_MESSAGE characters, whatever a damaged file or a name puts in it.
+
+    Credentials are redacted, characters that cannot be printed are escaped, and the middle of a longer message is left
+    out.
+    """
     line = escape(redact_credentials(str(message)[: 20 * MAX_MESSAGE]))
     tail = MAX_MESSAGE // 3
     return line if len(line) <= MAX_MESSAGE else f"{line[: MAX_MESSAGE - tail - 5]} ... {line[-tail:]}"
@@ -158,7 +162,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder next to `path` that replaces it when the block succeeds, and is removed otherwise."""
+    """Yield a temporary folder next to `path` that replaces it when the block succeeds, and is removed otherwise.
+
+    A kill leaves the old folder, the new one or none, and perhaps hidden folders that the next call removes.
+    """
     temporary, old = (path.with_name(f".{path.name}.{suffix}") for suffix in ("partial", "old"))
     for leftover in (temporary, old):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -287,7 +294,10 @@ def fingerprint(value: object) -> str:
 
 @cache
 def code_digest(*names: str) -> str:
-    """Return a digest of the source code of modules and packages of these dotted names, with all modules in them."""
+    """Return a digest of the source code of modules and packages of these dotted names, with all modules in them.
+
+    A result that is kept between runs has it in its key, so that a change of the code computes the result again.
+    """
     digest = hashlib.sha256()
     for name in names:
         spec = find_spec(name)

@@ -35,7 +35,10 @@ _COMPRESSIONS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 
 @contextmanager
 def _expecting(key: str, expected: str, found: str, path: Path) -> Iterator[None]:
-    """Convert an error, of any type on damaged bytes, to a DataError without the message, which quotes them."""
+    """Convert any error to a DataError: zipfile and numpy's header parser raise nearly every type on damaged bytes.
+
+    The messages of these errors are not repeated, as they quote the damaged bytes.
+    """
     try:
         yield
     except MemoryError:
@@ -45,7 +48,10 @@ def _expecting(key: str, expected: str, found: str, path: Path) -> Iterator[None
 
 
 def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, True for column order, and dtype of a .npy file; refuse a long header before numpy reads it all."""
+    """Return the shape of a .npy file, True where it is in column order, and its dtype.
+
+    A header that is too long is a ValueError: numpy would read up to 4 GiB before it checks the length.
+    """
     width, read = _HEADERS[npy.read_magic(stream)]
     length = stream.read(width)
     if (size := int.from_bytes(length, "little")) > _MAX_HEADER_BYTES:

@@ -206,6 +206,7 @@ def _whole_graphs(store: FeatureStore) -> pd.DataFrame:
 def _summary(table: pd.DataFrame) -> dict[str, float]:
     """Summarize the segments of a collection for metrics.json.
 
+    cut_edges is the share of all edges whose ends are in two segments.
     local_configurations is the mean share of a graph's configurations that differ in a segment: the work that remains.
     """
     segments, graphs = len(table), table.groupby(["split", "graph"]).ngroups

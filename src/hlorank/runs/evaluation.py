@@ -64,7 +64,10 @@ def log_evaluation(config: Config, model: Path, metrics: Mapping[str, float], ou
 
 
 def _ui_table(per_graph: Path) -> dict[str, object]:
-    """Return the table of graphs as MLflow's UI reads it; `mlflow.log_table` would append to an earlier evaluation."""
+    """Return the table of graphs as MLflow's UI reads it; `mlflow.log_table` would append to an earlier evaluation.
+
+    The UI finds a graph's row in each run by the first column, and shows the second column first.
+    """
     names = dict.fromkeys(("split", "graph", "protocol"), "str")  # also a graph called 1, or NA
     table = pd.read_csv(per_graph, dtype=names, keep_default_na=False, na_values=[""])
     key = table.pop("split") + "/" + table.pop("graph")

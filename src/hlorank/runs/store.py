@@ -261,7 +261,11 @@ def finished_training(config: TrackingConfig, key: str) -> tuple[str, float] | N
 def open_run(
     config: TrackingConfig, name: str, tags: Mapping[str, str], run_id: str | None = None
 ) -> Iterator[tuple[str, bool]]:
-    """Open a run, in a sweep its child, or resume one that the store still has; yield its id, and if it is resumed."""
+    """Open a run, or resume the run `run_id` where the store still has it; yield its id, and whether it is resumed.
+
+    An exception marks the run as failed, `Pruned` and Ctrl-C as killed, where the store answers at once; the run of a
+    training that has finished stays finished. Inside a sweep a new run, with `name` and `tags`, is a child of its run.
+    """
     import mlflow
     from mlflow.utils.git_utils import get_git_commit
     from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT

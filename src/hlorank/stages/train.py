@@ -9,8 +9,16 @@ from hlorank.stages.command import stage
 def train(config: Config, output: Path) -> float | None:
     """Train a network, an ensemble of them or a baseline; continue an interrupted training of the same settings.
 
-    The result, on every rank, is the validation Kendall tau of the model; None if no graph can be validated. Where
-    settings, data or a checkpoint do not fit, a ConfigError or DataError is raised, and nothing is written.
+    Args:
+        config: the whole configuration.
+        output: the model folder: weights.safetensors, spec.json, history.csv, run.json.
+
+    Returns:
+        The validation Kendall tau of the model, on every rank; None if no graph can be validated.
+
+    Raises:
+        ConfigError, DataError: the settings, the data or a checkpoint do not fit; nothing is written.
+        ComputeError: the training diverges before any epoch was validated; nothing is written.
     """
     from hlorank.runs.training import training
     from hlorank.training.fit import fit

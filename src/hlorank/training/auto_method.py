@@ -77,7 +77,12 @@ def _costs(full: Setup, gst: Setup) -> tuple[dict[str, tuple[float, float]], lis
 
 
 def _missing(config: Config, counts: Sequence[NDArray[np.int64]], width: int) -> float:
-    """Estimate the share of embeddings that gst_e lacks: of L, n draws leave L (1 - 1 / L)^n, or what has no place."""
+    """Estimate the share of the embeddings that a step of gst_e looks up and does not find.
+
+    Draws of a working set are taken for independent: of L local configurations, n draws have L (1 - (1 - 1 / L)^n).
+    Each is computed when a working set has it for the first time, and again if the table has no place for all of them.
+    `counts` has the number of local configurations of each segment of each graph.
+    """
     settings, trainer = config.segments, config.trainer
     table = EmbeddingTable(width, settings.table_bytes, settings.table_dtype)
     bound = settings.configs_per_graph or np.inf
