@@ -155,8 +155,11 @@ def test_bad_transforms_are_refused(key: str, value: object) -> None:
 
 def test_a_specification_of_the_first_release_is_read(spec: FeatureSpec) -> None:
     values = spec.model_dump(mode="json")
-    options = {**values["options"], "prune_paths": False, "virtual_nodes": False, "dims_128": False, "walk_steps": 0}
-    earlier = {**values, "options": options, "fingerprint": "of the options too"}
+    gone = {"prune_paths": False, "virtual_nodes": False, "dims_128": False, "walk_steps": 0}
+    derived = ["layout_moves" if name == "layout_costs" else name for name in values["options"]["derived"]]
+    options = {**values["options"], "derived": derived, **gone}
+    del options["operand_layouts"], values["runtimes"]
+    earlier = {**values, "version": 6, "options": options, "fingerprint": "of the options too"}
     assert parse(FeatureSpec, earlier).fingerprint == spec.fingerprint
     with pytest.raises(ConfigError, match="walk_steps"):
         parse(FeatureSpec, {**earlier, "options": {**options, "walk_steps": 8}})

@@ -125,9 +125,11 @@ class FeatureSpec(Section):
         stated = {key: values[key] for key in _COMPUTED if key in values}
         values = {key: value for key, value in values.items() if key not in stated}
         options = values.get("options")
-        if isinstance(options, dict) and any(key in options for key in _RETIRED):
-            # A specification of 0.1.0, whose fingerprint covers options that were off.
-            values["options"] = {key: value for key, value in options.items() if key not in _RETIRED or value}
+        if values.get("version") == 6 and isinstance(options, dict):
+            # A specification of 0.1 or 0.2, whose fingerprint covers other options, of which some were off in 0.1.
+            kept = {key: value for key, value in options.items() if key not in _RETIRED or value}
+            derived = ["layout_costs" if name == "layout_moves" else name for name in options.get("derived", [])]
+            values |= {"version": 7, "options": kept | {"operand_layouts": True, "derived": derived}}
             stated.pop("fingerprint", None)
         spec = validate(values)
         for key, value in stated.items():

@@ -62,14 +62,15 @@ class ModelSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _rename_keys(cls, value: Any) -> Any:
-        """Read a specification of 0.1: `cut` with the options, `partition` the fingerprint, an option that is gone."""
-        if not isinstance(value, dict) or "cut" not in value:
+        """Read a specification of 0.1, with `cut` and an option that is gone, or of 0.2, with `layout_moves`."""
+        if not isinstance(value, dict) or not isinstance(model := value.get("model"), dict):
             return value
-        renamed = value | {"partition": value["cut"], "partition_fingerprint": value.get("partition")}
-        model = value.get("model")
-        if isinstance(model, dict) and model.get("override_layout") is False:
-            renamed["model"] = {key: part for key, part in model.items() if key != "override_layout"}
-        return {key: part for key, part in renamed.items() if key != "cut"}
+        if "layout_moves" in model:
+            model = {"layout_costs" if key == "layout_moves" else key: part for key, part in model.items()}
+        if "cut" in value:
+            value = value | {"partition": value["cut"], "partition_fingerprint": value.get("partition")}
+            model = {key: part for key, part in model.items() if key != "override_layout" or part is not False}
+        return {key: part for key, part in (value | {"model": model}).items() if key != "cut"}
 
 
 AnySpec = TypeVar("AnySpec", bound=Spec)
