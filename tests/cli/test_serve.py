@@ -41,13 +41,17 @@ def test_the_first_line_names_the_model_and_the_address(model: Path, served: dic
     assert shown == f"hlorank serves {model} (linear_ranking of layout:synthetic:random) at http://{host}:{port}\n"
 
 
-def test_addresses_that_cannot_be_used(served: dict[str, Any], call: Command) -> None:
+def test_settings_that_cannot_be_used(
+    model: Path, served: dict[str, Any], call: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as used:
         port = str(used.getsockname()[1])
         error = call.error("serve", "--model", "nowhere", "--port", port, status=1)  # before the model is loaded
     assert "Address already in use" in error
     assert port in error
     call.error("serve", "--model", "nowhere", "--port", "0")
+    monkeypatch.setenv(variable := "MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT", "1.5")
+    assert variable in call.error("serve", "--model", model, "--port", "0")
     assert not served
 
 

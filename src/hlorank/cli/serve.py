@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import math
 import socket
 import sys
 from contextlib import suppress
 from typing import Any
 
 from hlorank.cli.model import add_model_arguments, open_ranker
+from hlorank.config import ConfigError
 from hlorank.files import one_line
 from hlorank.terminal import min_int
 
@@ -46,7 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
 
         # A line for each wrong request would fill an output that nobody reads, and then stop the server.
         limits: dict[str, Any] = {"log_level": "error", "ws": "none"}
-        limits["timeout_graceful_shutdown"] = math.ceil(MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT.get())
+        try:
+            limits["timeout_graceful_shutdown"] = MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT.get()
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
         server = uvicorn.Server(uvicorn.Config(scoring_server(ranker), **limits))
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
         about = f"{model} ({ranker.spec.method} of {ranker.collection}) at http://{host}:{bound.getsockname()[1]}"
