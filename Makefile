@@ -14,7 +14,7 @@ JOBS ?= 3
 PYTEST := python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install repro experiments test coverage test-slow lower-bounds lint params reference proto ui bench clean
+.PHONY: help install repro tpugraphs experiments test coverage test-slow lower-bounds lint params reference proto ui bench clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,12 @@ $(READY): pyproject.toml constraints.txt
 repro: $(READY) ## Run the pipeline (dvc repro), JOBS=3 stages at the same time, and print its scores
 	scripts/repro.sh $(JOBS)
 	python -P -m hlorank.evaluation.summary
+
+# Optional: STEPS of each network; INDICES, the folder of the paper's lists; PRETRAINED, the folder of a model of
+# best_layout to train further; ARCHIVES, a mirror or a folder of the data.
+tpugraphs: $(READY) ## Train and judge best_layout and the official baselines on all of TpuGraphs; prints the hours first
+	python scripts/tpugraphs.py --jobs $(JOBS) $(if $(STEPS),--steps $(STEPS)) $(if $(INDICES),--indices '$(INDICES)') \
+	  $(if $(PRETRAINED),--pretrained '$(PRETRAINED)') $(if $(ARCHIVES),--archives '$(ARCHIVES)')
 
 # `dvc exp show` has a column for each parameter, metric and dependency, and no setting that hides any.
 experiments: $(READY) ## Compare the experiments of `dvc exp show`, a column each: Kendall tau on valid, changed parameters
@@ -81,6 +87,6 @@ bench: $(READY) ## Run the benchmarks in their quick form
 	for benchmark in $$(grep -l -e --quick benchmarks/*.py); do python $$benchmark --quick || exit 1; done
 
 clean: ## Remove everything that the pipeline and the tools made, .venv included
-	rm -rf $(VENV) .venv-lower .hlorank data/code data/raw data/features data/segments data/downloads models multirun
+	rm -rf $(VENV) .venv-lower .hlorank data/code data/raw data/features data/segments data/downloads models multirun tpugraphs
 	git clean -qfdX reports
 	rm -rf mlflow.db* mlartifacts mlruns dvc_plots report.html .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage

@@ -29,7 +29,8 @@ from tests.docs.blocks import PAGES, ROOT, blocks, commands
 
 # Files that a reader has, in addition to those of the repository.
 READERS = {"your_program.py", "scripts/params.py"}
-TARGETS = {*re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)}
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+TARGETS = {*re.findall(r"^([a-z-]+):.*## ", MAKEFILE, re.MULTILINE)}
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +131,9 @@ def _jobs(config: Config) -> set[str]:
 
 
 def _make(arguments: Sequence[str]) -> None:
-    assert {*arguments} <= TARGETS
+    variables = [argument.partition("=")[0] for argument in arguments if "=" in argument]
+    assert {argument for argument in arguments if "=" not in argument} <= TARGETS
+    assert all(f"$({name})" in MAKEFILE for name in variables)
 
 
 def _hlorank(arguments: Sequence[str]) -> None:

@@ -15,8 +15,11 @@ from torch import Tensor
 
 import hlorank
 from hlorank.compute import ComputeError
+from hlorank.config import ConfigError
+from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import TileFeatures
+from hlorank.featurize.featurize_collection import featurize_collection
 from hlorank.files import SPEC, read_json
 from hlorank.metrics import kendall_tau
 from hlorank.models.cost_model import CostModel
@@ -26,8 +29,12 @@ from hlorank.models.scoring import score_configurations
 from hlorank.models.serialization import load_model
 from hlorank.stages.train import train
 from hlorank.training import setup as training_setup
+from hlorank.training.fit import initial_model
 from hlorank.training.fit_networks import ProgressBar
+from hlorank.training.prepare import prepare
+from hlorank.training.process_group import ALONE
 from hlorank.training.ranking_module import RankingModule
+from tests.sections import featurize_config
 from tests.training.training_helpers import CPU, WEIGHTS, History, Runs, Settings, open_graphs, validate_with
 
 
@@ -158,6 +165,31 @@ def test_nothing_to_train_on(
     assert history(tmp_path / "model") == []
     (run,) = runs(config)
     assert (run.info.status, run.data.tags["trained"]) == ("FINISHED", "False")
+
+
+def test_a_training_starts_with_the_weights_of_a_pretrained_model_of_the_same_features(
+    settings: Settings, tiny_collections: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "pretrained"
+    train(settings(ensemble__seeds=2), folder)
+    pretrained, spec = load_model(folder, CPU)
+    setup, own = (prepare(settings(ensemble__seeds=3, **paths), ALONE) for paths in ({"paths__pretrained": folder}, {}))
+    for number, member in enumerate(setup.members):
+        expected = pretrained[number % 2].state_dict()
+        assert all(
+            torch.equal(value, expected[name]) for name, value in initial_model(setup, member).state_dict().items()
+        )
+    assert setup.key != own.key
+    collection, other = Collection.parse("layout:synthetic:random"), tmp_path / "other" / "layout/synthetic/random"
+    featurize_collection(
+        tiny_collections / "raw", collection, featurize_config(opcode_width=16, scaling="minmax"), other
+    )
+    places = {"paths__pretrained": folder, "paths__features": tmp_path / "other"}
+    for refused in (places, {"paths__pretrained": folder, "model__width": 16}):
+        with pytest.raises(ConfigError, match=r"^paths\.pretrained="):
+            prepare(settings(method="full", **refused), ALONE)
+    featurize_collection(tiny_collections / "raw", collection, spec.features, other)
+    prepare(settings(method="full", **places), ALONE)
 
 
 def test_bins_of_tiles_are_quantiles_of_train(settings: Settings, tmp_path: Path) -> None:

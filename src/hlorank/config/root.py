@@ -205,6 +205,8 @@ class PathsConfig(Section):
     """Archives and partial downloads; outside what DVC deletes."""
     state: Annotated[MainFolder, AfterValidator(_local)]
     """Checkpoints to resume from; outside what DVC deletes."""
+    pretrained: Folder | None
+    """Model whose feature specification featurize takes, and with whose weights training starts; null is none."""
 
 
 class Config(Section):

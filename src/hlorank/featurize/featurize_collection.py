@@ -28,11 +28,13 @@ CODE = ("hlorank.featurize", "hlorank.hlo", "hlorank.data", "hlorank.metrics")
 _LOGGER = logging.getLogger(__name__)
 _FLOAT32_BYTES = 4
 
+Options = FeaturizeConfig | FeatureSpec
+
 
 def featurize_collection(
-    raw: Path, collection: Collection, config: FeaturizeConfig, output: Path, compute: ComputeConfig = SERIAL
+    raw: Path, collection: Collection, config: Options, output: Path, compute: ComputeConfig = SERIAL
 ) -> None:
-    """Fit a specification on the train split, and featurize every graph of every split into a store.
+    """Fit a specification on the train split, unless it is given, and featurize every graph into a store.
 
     The features of a graph are reused if its raw file, the specification and the code in `CODE` are unchanged; folders
     of other graphs are removed. The bytes written depend neither on `compute` nor on an earlier content. A DataError
@@ -49,7 +51,7 @@ def featurize_collection(
 def featurize_files(
     files: Mapping[Split, Sequence[Path]],
     collection: Collection,
-    config: FeaturizeConfig,
+    config: Options,
     output: Path,
     compute: ComputeConfig = SERIAL,
     data: Mapping[str, Any] = MappingProxyType({}),
@@ -60,14 +62,14 @@ def featurize_files(
     `data` made them, and `runtimes` describes theirs.
     """
     (output / feature_store.INDEX_FILE).unlink(missing_ok=True)
-    sample = partial(_train_sample, collection=collection, options=config)
+    options = config.options if isinstance(config, FeatureSpec) else config
+    sample = partial(_train_sample, collection=collection, options=options)
     try:
-        spec = fit_spec(
-            collection, config, map_graphs(sample, files["train"], compute, "featurize: statistics", outputs=[output])
-        )
+        samples = map_graphs(sample, files["train"], compute, "featurize: statistics", outputs=[output])
+        spec = config if isinstance(config, FeatureSpec) else fit_spec(collection, config, samples)
     except (DataError, ExceptionGroup):
         # All damaged files are named, not only files of the train split.
-        check = partial(_read, kind=collection.kind, protobuf=config.protobuf)
+        check = partial(_read, kind=collection.kind, protobuf=options.protobuf)
         every = [path for split in SPLITS for path in files[split]]
         for _ in map_graphs(check, every, compute, "featurize: check", outputs=[output]):
             pass

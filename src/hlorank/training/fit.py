@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from hlorank.config import ConfigError
 from hlorank.models.cost_model import CostModel
 from hlorank.models.encoder import PiecewiseLinear
-from hlorank.models.serialization import input_sizes
+from hlorank.models.serialization import input_sizes, load_model
 from hlorank.training.process_group import ProcessGroup
 from hlorank.training.sampling import tile_sample
 from hlorank.training.setup import Member, Setup, Trained
@@ -74,7 +75,7 @@ def fit(
 
 
 def initial_model(setup: Setup, member: Member) -> CostModel:
-    """Make the network of a member with its initial weights."""
+    """Make the network of a member with its initial weights, drawn or those of a pretrained model's member."""
     config, features = setup.config, setup.graphs.store.spec
     with torch.random.fork_rng(devices=[]):  # the global generator is left as it was
         torch.manual_seed(member.seed)
@@ -83,6 +84,13 @@ def initial_model(setup: Setup, member: Member) -> CostModel:
         model.encoder.start_opcodes(features.opcode_embedding)
     if isinstance(encoding := model.encoder.configuration[0], PiecewiseLinear):
         encoding.start(tile_sample(setup.graphs.store))
+    if config.paths.pretrained is not None:
+        members, spec = load_model(Path(config.paths.pretrained), torch.device("cpu"))
+        if (spec.model, spec.features.fingerprint) != (config.model, features.fingerprint):
+            remedy = "expected a model of the same settings `model` and of these features; run featurize with it, too"
+            raise ConfigError(f"paths.pretrained={config.paths.pretrained}: {remedy}")
+        number = [each.seed for each in setup.members].index(member.seed)
+        model.load_state_dict(members[number % len(members)].state_dict())
     return model
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from hlorank.config import Config, ConfigError
 from hlorank.data.splits import make_folds
-from hlorank.files import code_digest, counted, flatten
+from hlorank.files import WEIGHTS, code_digest, counted, flatten, sha256_file
 from hlorank.models.baselines.baseline import BASELINES, XGBOOST
 from hlorank.training.baselines.fit_baseline import RECIPES, check_baseline
 from hlorank.training.losses import make_loss
@@ -85,6 +86,8 @@ def _prepare_networks(config: Config, ranks: ProcessGroup) -> Setup:
         **config.model_dump(mode="json", include=sections),
         "segments": config.segments.model_dump(mode="json", include=segments),
     }
+    if config.paths.pretrained is not None:
+        settings["pretrained"] = sha256_file(Path(config.paths.pretrained) / WEIGHTS)
     hardware = _HARDWARE if config.model.dropout > 0 else _HARDWARE | _MASKS
     trainer = {key: value for key, value in settings["trainer"].items() if key not in hardware}
     identity = {"partition": setup.graphs.partition, **flatten({**settings, "trainer": trainer}), **_origin(setup)}
