@@ -129,6 +129,8 @@ class FeatureSpec(Section):
             # A specification of 0.1 or 0.2, whose fingerprint covers other options, of which some were off in 0.1.
             kept = {key: value for key, value in options.items() if key not in _RETIRED or value}
             derived = ["layout_costs" if name == "layout_moves" else name for name in options.get("derived", [])]
+            if "layout_costs" in derived and _collection(values.get("collection", "")).on_tpu:
+                raise ValueError("version=6: of a TPU, layout_moves were costs of copies; train the model again")
             values |= {"version": 7, "options": kept | {"operand_layouts": True, "derived": derived}}
             stated.pop("fingerprint", None)
         spec = validate(values)
