@@ -7,6 +7,7 @@ layout/synthetic/random are each a family. In tile/xla one of 15 kernels is left
 layout/joined/random is the three collections of layout/cpu in one, on which one model trains; the tables of these have
 its figures, too, as those of "..., joined". layout/xla/default is the one pair of real TPU programs that is published
 outside the archives of TpuGraphs: unet3d trains, unet_3d.4x4.bf16 is ranked, which is too little for a claim.
+layout/tpu-v3/outputs are estimates of the compiler for TPUs; layout/xla/outputs trains on them and ranks real programs.
 
 Boosted trees (gradient_boosting, xgboost) have their settings chosen in each fold by Optuna, in the space of
 conf/hparams_search/trees.yaml, once for all seeds. Networks have those of their file, and the same number of epochs of
@@ -43,7 +44,7 @@ import comparison  # type: ignore[import-not-found] # as above
 import harness  # type: ignore[import-not-found] # same folder
 import numpy as np
 import pandas as pd
-from folds import JOINED, PARTS, Fold, available, folds_of, prepared  # type: ignore[import-not-found] # as above
+from folds import JOINED, PARTS, TPU, ZERO_SHOT, Fold, available, folds_of, prepared  # type: ignore[import-not-found] # as above
 
 from hlorank.config import ConfigError, Split
 from hlorank.data.collection import Collection
@@ -97,7 +98,7 @@ ABLATIONS: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 """Overrides that remove one part of an experiment, or replace it by the plain one."""
-COLLECTIONS = (*PARTS, JOINED, "layout/synthetic/random", "layout/xla/default", "tile/cpu", "tile/xla")
+COLLECTIONS = (TPU, ZERO_SHOT, *PARTS, JOINED, "layout/synthetic/random", "layout/xla/default", "tile/cpu", "tile/xla")
 CELL = ["collection", "experiment", "fold", "seed"]
 COLUMNS = [*CELL, "split", "fingerprint", "parameters", "steps", "cpu_seconds", "valid_tau", "settings"]
 FIGURES = ["kendall_tau", "opa", "slowdown_1", "slowdown_5", "noise_ceiling"]
@@ -207,7 +208,8 @@ def chosen(arguments: argparse.Namespace, collection: str) -> dict[str, tuple[st
     """Return the overrides of each experiment that is asked for on a collection, by its name."""
     kind = Collection.parse(collection).kind
     names = [name for name in arguments.experiment or EXPERIMENTS[kind] if name in EXPERIMENTS[kind]]
-    budget = (f"trainer.max_epochs={arguments.epochs}", f"trainer.patience={arguments.epochs}")
+    data = ("featurize.operand_layouts=false",) if collection in (TPU, ZERO_SHOT) else ()
+    budget = (f"trainer.max_epochs={arguments.epochs}", f"trainer.patience={arguments.epochs}", *data)
     if arguments.tried and names:
         tries = ([], *arguments.tried)
         return {" ".join([names[0], *tried]): (f"experiment={names[0]}", *budget, *tried) for tried in tries}
@@ -218,7 +220,7 @@ def chosen(arguments: argparse.Namespace, collection: str) -> dict[str, tuple[st
         }
     # Baselines on whole graphs: the pooled features of pruned ones ranked valid worse.
     return {
-        name: (f"method={name}", "featurize.prune_hops=null")
+        name: (f"method={name}", "featurize.prune_hops=null", *data)
         if name in (*TREES, *RULES)
         else (f"experiment={name}", *budget)
         for name in names

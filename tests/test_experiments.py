@@ -22,7 +22,7 @@ from tests.conftest import Settings
 
 ROOT = Path(__file__).parents[1]
 # These choose data, not a model.
-DATA = {"models", "synthetic", "tpu_sample_tile_xla", "tpu_sample_xla_default", "tpu_sample_xla_random"}
+DATA = {"models", "synthetic", "tpu", "tpu_sample_tile_xla", "tpu_sample_xla_default", "tpu_sample_xla_random"}
 FOLDERS = ROOT / "conf/experiment", ROOT / "examples/reproductions/reproductions/conf/experiment"
 FILES = {path.stem: path for folder in FOLDERS for path in folder.glob("*.yaml")}
 EXPERIMENTS = sorted(FILES.keys() - DATA)

@@ -42,8 +42,8 @@ EXECUTED = (
 """In an order in which each page finds the outputs that it needs."""
 PORT = "5002"
 """Port of the server in the pages; the test replaces it by a free one."""
-ELSEWHERE = re.compile(r"data=tpugraphs|pip install|launcher=(submitit_slurm|ray)")
-"""Marks of a block that needs a network or a cluster, and is left out."""
+ELSEWHERE = re.compile(r"data=tpugraphs|pip install|launcher=(submitit_slurm|ray)|compiler_options")
+"""Marks of a block that needs a network, a cluster or a TPU, and is left out."""
 PARSED = {
     "docs/how-to/cluster.md": "several machines",
     "docs/how-to/dvc-remote.md": "a remote",
@@ -53,6 +53,7 @@ PARSED = {
     "docs/how-to/use-your-own-npz.md": "data in /data",
     "docs/reference/metrics.md": "rankings of all collections",
     "data/models/README.md": "hours of measuring, and minutes of training",
+    "data/tpu/README.md": "minutes of training",
     "docs/reference/stages.md": "the stages of the pipeline, which README.md runs",
 }
 """Reasons why pages are not executed."""
