@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import sqlite3
 import subprocess
 import threading
 import time
@@ -235,6 +236,18 @@ def test_a_training_goes_on_without_its_store_and_the_same_command_records_it(
     assert list(logged) == [3, 7, 11]
     assert list(logged.values()) == pytest.approx([float(row["train_loss"]) for row in history(folder)])
     assert not list((tmp_path / "state").rglob("metrics.json"))
+
+
+def test_a_database_that_fails_is_one_line(
+    config: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with open_run(config.tracking, "job", {}) as (run_id, _):
+        with sqlite3.connect(config.tracking.uri.removeprefix("sqlite:///")) as database:
+            database.execute("DROP TABLE metrics")
+        training_module.Metrics(run_id, tmp_path / "metrics.json").log({"a": 1.0}, 1)
+    (message,) = caplog.messages
+    assert "no such table: metrics" in message
+    assert capfd.readouterr().err == ""
 
 
 def test_dvc_gets_the_result_of_a_training_whose_end_it_did_not_record(

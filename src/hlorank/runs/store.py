@@ -45,7 +45,8 @@ the Kendall tau on valid of the epoch whose weights were kept. Look at `evaluate
 
 _log = logging.getLogger(__name__)
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # otherwise it logs each new database
+# It logs each new database, and errors that it raises, with tracebacks.
+logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
 
 
 class Pruned(Exception):  # noqa: N818 - nothing went wrong

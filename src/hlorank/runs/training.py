@@ -59,8 +59,10 @@ class Metrics:
                     self.log_kept()
         except mlflow.MlflowException as error:
             if not self._again:
-                reason = files.one_line(files.first_line(error).rpartition(": ")[2].strip("\"')"))
-                log.warning("metrics are kept, and logged later: %s (MLflow store); the training goes on", reason)
+                said = getattr(error.__cause__, "orig", None)  # by a database
+                reason = str(said or files.first_line(error).rpartition(": ")[2].strip("\"')"))
+                message = "metrics are kept, and logged later: %s (MLflow store); the training goes on"
+                log.warning(message, files.one_line(reason))
             self._again = time.monotonic() + _PAUSE_SECONDS
         if self._kept:
             files.write_json(self._file, {"metrics": self._kept})
