@@ -1,7 +1,5 @@
 """Programs to measure: a traced module and example inputs for it, whatever they are written in; JAX functions."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Execution of tasks, one after the other on each machine: parallel measurements would disturb each other."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import platform

@@ -1,7 +1,5 @@
 """Tasks of child processes: one program to measure, with the settings of the measurement."""
 
-from __future__ import annotations
-
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter

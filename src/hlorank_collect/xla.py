@@ -3,8 +3,6 @@
 This is the only module that calls private parts of jaxlib; `TESTED` is the version that they were tested with.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import tempfile

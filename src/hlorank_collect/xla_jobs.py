@@ -1,7 +1,5 @@
 """Jobs of the entry point group `hlorank.xla`, each for an interpreter of its own (hlorank.hlo.xla_process)."""
 
-from __future__ import annotations
-
 import os
 import resource
 

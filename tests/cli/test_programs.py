@@ -1,7 +1,5 @@
 """`hlorank inspect` and `hlorank convert`, and the programs that command lines name."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`hlorank rank`: rankings of graphs and programs, their output and exports, and files of which some are wrong."""
 
-from __future__ import annotations
-
 import csv
 import errno
 import io

@@ -1,7 +1,5 @@
 """Addresses of collections, and reading and writing of the official npz tree."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Small graphs of both kinds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

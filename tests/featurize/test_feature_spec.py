@@ -1,7 +1,5 @@
 """Specifications of features: fitted on the train split, read from JSON, refused where they are wrong."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Literal

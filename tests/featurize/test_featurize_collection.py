@@ -1,7 +1,5 @@
 """Featurization of a collection."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 import signal

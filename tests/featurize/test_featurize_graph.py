@@ -1,7 +1,5 @@
 """Featurization of one graph: pruning, columns of nodes, distinct configurations, distances."""
 
-from __future__ import annotations
-
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path

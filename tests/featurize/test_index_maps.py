@@ -1,7 +1,5 @@
 """What instructions read of their operands, and the order of operands, compared with modules that record it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

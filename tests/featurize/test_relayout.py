@@ -1,7 +1,5 @@
 """Copies of tensors: which ones, what they cost, and the sizes of dimensions in the order of layouts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Columns of tiles relative to their kernel, exact on small kernels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import get_args
 

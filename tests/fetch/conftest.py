@@ -1,7 +1,5 @@
 """A loopback HTTP server with faults on demand, and tar archives."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import re

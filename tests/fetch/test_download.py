@@ -1,7 +1,5 @@
 """Downloads that resume, retry and are bounded, and the extraction of archives."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import pickle

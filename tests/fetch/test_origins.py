@@ -1,7 +1,5 @@
 """Origins of plugins and of own data, local and hlo: copies, conversions, re-runs, new splits."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """`make tpugraphs` on generated archives of the official form, with a hundredth of the nodes and configurations."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Origin synthetic: the tree it writes, resuming, and the structure of its graphs."""
 
-from __future__ import annotations
-
 import math
 import tracemalloc
 from pathlib import Path

@@ -1,7 +1,5 @@
 """TpuGraphs from a mirror or a folder: what is downloaded, kept, verified and replaced, also after a kill."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

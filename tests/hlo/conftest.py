@@ -1,7 +1,5 @@
 """Small modules that several tests of this folder use."""
 
-from __future__ import annotations
-
 import pytest
 
 from hlorank.hlo.hlo_pb2 import HloComputationProto, HloInstructionProto, HloModuleProto, ModuleTuningData

@@ -1,7 +1,5 @@
 """The space of layouts, modules with layouts as constraints, searches, and configurations as JSON."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Modules of the user's programs, in the current folder."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small tasks of measuring and modules, for tests."""
 
-from __future__ import annotations
-
 from typing import Any, TypeVar
 
 from hlorank.hlo.hlo_pb2 import HloModuleProto

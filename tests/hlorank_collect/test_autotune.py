@@ -1,7 +1,5 @@
 """Tuning: candidates, what is faster beyond noise, and saved and exported configurations, measured and called."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Mapping

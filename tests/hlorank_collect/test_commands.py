@@ -1,7 +1,5 @@
 """The commands collect and autotune, the programs of the user that they take, and remedies without jax."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Compiled configurations of a program, their timing in rounds, and comparison of their outputs."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

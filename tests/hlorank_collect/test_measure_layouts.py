@@ -1,7 +1,5 @@
 """Measuring of layouts, files of measured graphs, what was left out, and the tables of a data card."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

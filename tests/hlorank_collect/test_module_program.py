@@ -1,7 +1,5 @@
 """Programs in files: what can be measured, demands on their inputs, measuring, tuning, and other batches."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

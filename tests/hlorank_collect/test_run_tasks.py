@@ -1,7 +1,5 @@
 """Execution of tasks: child processes that only simulate measuring, what is measured again, and what is left out."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import signal

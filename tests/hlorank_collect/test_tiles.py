@@ -1,7 +1,5 @@
 """Triton GEMM configurations of programs; in place of a GPU, XLA's CPU backend, which ignores their options."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Estimates of programs for TPUs: sums over modules, proposed layouts, and the compiler where it is installed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """XLA's compiler and the machine: captured, compiled and exported modules, and their outputs."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Graphs of files, one at a time, with candidates where a file has no configurations."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 

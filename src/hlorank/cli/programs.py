@@ -1,7 +1,5 @@
 """Programs named on a command line: files, folders, globs, JAX functions, and the standard input."""
 
-from __future__ import annotations
-
 import argparse
 import atexit
 import re

@@ -1,7 +1,5 @@
 """Numeric columns of nodes before scaling, of the official files and of the protobuf; shapes and layouts in them."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

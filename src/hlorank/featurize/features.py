@@ -1,7 +1,5 @@
 """Features of one graph, the inputs of a model; and distinct rows, columns and distances of large arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar

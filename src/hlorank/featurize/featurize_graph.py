@@ -1,7 +1,5 @@
 """Featurization of one graph in memory, pruned around its configurable nodes."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

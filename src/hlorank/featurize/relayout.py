@@ -6,8 +6,6 @@ any layout. Here, as a simplification, the results of all other operations are r
 no layout of their operands.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ The official server publishes neither sizes nor checksums, so both are recorded 
 (`archives.json` next to the archives) and checked from then on, for mirrors and folders as well.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import shutil

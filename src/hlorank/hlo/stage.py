@@ -1,7 +1,5 @@
 """Stage of a module, between which of XLA's passes a compiler dumped it, and its compilation to layout assignment."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """Graphs to rank, read from files: npz files, tuning records, and compiler dumps, for which candidates are drawn."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

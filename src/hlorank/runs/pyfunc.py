@@ -1,7 +1,5 @@
 """Rankers as models of MLflow: records of graphs in, rankings out; a package has a copy of this file as its code."""
 
-from __future__ import annotations
-
 import base64
 import reprlib
 import shutil

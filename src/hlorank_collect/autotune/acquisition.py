@@ -1,7 +1,5 @@
 """Choice of the configurations to measure next: expected improvement under a Gaussian process of node effects."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Evolutionary search for promising configurations on the scores of a model, which costs no measurement."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 

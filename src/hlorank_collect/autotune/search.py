@@ -1,7 +1,5 @@
 """Search for fast configurations in a few batches of measurements, and the significance of what it finds."""
 
-from __future__ import annotations
-
 import math
 import multiprocessing
 import time

@@ -1,7 +1,5 @@
 """Child processes that tune one program, or measure one given configuration of it, next to the compiler's default."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import time

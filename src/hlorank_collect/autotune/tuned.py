@@ -1,7 +1,5 @@
 """Tuned programs: tasks of the child processes, the file of a chosen configuration, and the program as a function."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Layout configurations of one program for a TPU: proposed to the compiler, and estimated by it."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

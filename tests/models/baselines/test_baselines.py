@@ -1,7 +1,5 @@
 """Baselines: predictors score exactly, a folder returns what was saved, and wrong arrays and damage are errors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

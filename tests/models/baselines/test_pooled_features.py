@@ -1,7 +1,5 @@
 """Pooled features and copied bytes: exact on graphs made by hand, independent of order, sizes and memory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import chain
 

@@ -1,7 +1,5 @@
 """Settings of small baselines."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fitting of the baselines: the choice on valid, determinism, what is kept without graphs, and the MLflow run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fits of weights and of boosted trees: what they are fitted to, minima of their losses, and scores of libraries."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any, cast

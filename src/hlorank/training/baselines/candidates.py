@@ -1,7 +1,5 @@
 """Results of fitting a baseline."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

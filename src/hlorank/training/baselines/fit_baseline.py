@@ -1,7 +1,5 @@
 """Fitting of a baseline to the graphs of train, choice among its candidates on valid, and blending with networks."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Fits of weights: pairwise linear ranking of pooled features, and the time of copies."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Sequence

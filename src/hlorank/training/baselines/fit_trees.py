@@ -1,7 +1,5 @@
 """Boosted trees: fitted to log runtimes by scikit-learn, or to the order of pairs by XGBoost, and kept as arrays."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time
