@@ -78,11 +78,7 @@ def make_features(
         apart = np.random.default_rng(seed)
         sizes = apart.integers(1, 300, size=(3, 18)) * (codebook >= 0)
         configurations = layout_features(
-            node_ids,
-            codebook,
-            sizes.astype(np.float32),
-            codes.astype(np.uint8),
-            apart.random((3, 3), dtype=np.float32),
+            node_ids, codebook, sizes.astype(np.float32), codes.astype(np.uint8), apart.random((3, 3), dtype=np.float32)
         )
     runtime = rng.permutation(np.arange(1, distinct + 1)) * 1000
     return GraphFeatures(

@@ -84,33 +84,27 @@ class Compiled(Generic[Configuration]):
 
     SkippedError is raised where the default fails, or one of its outputs holds NaN. `before` is called with the name of
     each configuration before it is compiled, None for the default. Those in `forbidden` are left out untried, and after
-    the deadline, a `time.monotonic()`, all but the default; `left_out` has them with their reasons. `fast_compile`
-    compiles without fusion emitters on a CPU, and again with them where outputs differ: `recompiled` has these.
+    the deadline, a `time.monotonic()`, all but the default; `left_out` has them with their reasons.
     """
 
     def __init__(
         self,
-        compile_one: Callable[[Configuration, bool], xla.Executable],
+        compile_one: Callable[[Configuration], xla.Executable],
         name_of: Callable[[Configuration], str],
         default: Configuration,
         inputs: Sequence[Any],
         before: Callable[[str | None], None],
         forbidden: Mapping[str, str] | None = None,
         deadline: float = math.inf,
-        *,
-        fast_compile: bool = False,
     ) -> None:
         self._compile, self._name, self._inputs = compile_one, name_of, inputs
-        self._fast_compile, self._before, self._deadline = fast_compile, before, deadline
+        self._before, self._deadline = before, deadline
         self._executables: dict[str, xla.Executable] = {}
         self.left_out: dict[str, str] = dict(forbidden or {})
-        self.recompiled: list[str] = []
         before(None)
-        name = self._name(default)
         try:
-            executable = self._compile(default, True)
+            executable = self._executables[self._name(default)] = self._compile(default)
             self._reference = self._outputs(executable)
-            self._executables[name] = self._checked(name, default) if fast_compile else executable
         except Exception as error:
             raise SkippedError(f"the default configuration fails: {error_line(error)}") from error
         if nan := [number for number, output in enumerate(self._reference) if has_nan([output])]:
@@ -131,20 +125,16 @@ class Compiled(Generic[Configuration]):
                 return None
             self._before(name)
             try:
-                self._executables[name] = self._checked(name, configuration)
+                self._executables[name] = self._checked(configuration)
             except Exception as error:  # the compiler and the backend raise many classes, also if memory runs out
                 self.left_out[name] = error_line(error)
         return self._executables.get(name)
 
-    def _checked(self, name: str, configuration: Configuration) -> xla.Executable:
-        for fusion_emitters in (False, True) if self._fast_compile else (True,):
-            executable = self._compile(configuration, fusion_emitters)
-            wrong = difference(self._reference, self._outputs(executable))
-            if wrong is None:
-                if self._fast_compile and fusion_emitters:
-                    self.recompiled.append(name)
-                return executable
-        raise WrongOutputError(wrong)
+    def _checked(self, configuration: Configuration) -> xla.Executable:
+        executable = self._compile(configuration)
+        if (wrong := difference(self._reference, self._outputs(executable))) is not None:
+            raise WrongOutputError(wrong)
+        return executable
 
     def timer(self, configurations: Iterable[Configuration]) -> Timer:
         """Return a timer of configurations that have an executable, by their position."""
@@ -164,17 +154,12 @@ class CompiledLayouts(Compiled[Layouts]):
         before: Callable[[str | None], None] = lambda _: None,
         forbidden: Mapping[str, str] | None = None,
         deadline: float = math.inf,
-        *,
-        fast_compile: bool = False,
     ) -> None:
-        def compile_one(configuration: Layouts, fusion_emitters: bool) -> xla.Executable:
-            demanded = constrained(module, space, configuration).SerializeToString()
-            return xla.compile_module(demanded, platform, fusion_emitters=fusion_emitters)
+        def compile_one(configuration: Layouts) -> xla.Executable:
+            return xla.compile_module(constrained(module, space, configuration).SerializeToString(), platform)
 
-        self._space, default, fast = space, space.default, fast_compile
-        super().__init__(
-            compile_one, configuration_name, default, inputs, before, forbidden, deadline, fast_compile=fast
-        )
+        self._space = space
+        super().__init__(compile_one, configuration_name, space.default, inputs, before, forbidden, deadline)
 
     def works(self, configuration: Layouts) -> bool:
         """Return True if a configuration has an executable."""

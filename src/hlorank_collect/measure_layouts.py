@@ -43,8 +43,8 @@ def _measure(task: LayoutTask, program: Program, report: Report) -> Result:
     module, inputs = captured(program, task.platform)
     start = time.monotonic()
     space, before = configurable(module), _before(task, 0.5, report)
-    deadline, fast = start + _COMPILE_SHARE * task.time_limit, task.fast_compile
-    compiled = CompiledLayouts(module, space, inputs, task.platform, before, task.left_out, deadline, fast_compile=fast)
+    deadline = start + _COMPILE_SHARE * task.time_limit
+    compiled = CompiledLayouts(module, space, inputs, task.platform, before, task.left_out, deadline)
     rng = task.rng(program.name)
     found = _search(task)(space, task.configurations, rng, lambda batch: compiled.quick(batch, rng))
     kept = [compiled.executable(configuration) is not None for configuration in found]
@@ -54,7 +54,7 @@ def _measure(task: LayoutTask, program: Program, report: Report) -> Result:
     ready = time.monotonic()
     times = compiled.measure(found[kept], rng, Rounds.up_to(task.rounds), start + task.time_limit, report, 0.5)
     seconds = {"compile": round(ready - start, 2), "measure": round(time.monotonic() - ready, 2)}
-    known = {"left_out": left_out, "recompiled": len(compiled.recompiled), "seconds": seconds}
+    known = {"left_out": left_out, "seconds": seconds}
     return module, found[kept], times, known
 
 

@@ -58,8 +58,6 @@ class Task(ABC):
     configurations: int
     seed: int
     rounds: int
-    fast_compile: bool
-    """Compile without fusion emitters where that gives the right outputs."""
     time_limit: float
     """Seconds for the whole program."""
     core: int | None
@@ -112,8 +110,8 @@ class Task(ABC):
     @property
     def fingerprint(self) -> str:
         """Fingerprint of the settings that decide the result; date, place and time limit are not among them."""
-        names = ("program", "arguments", "collection", "configurations", "seed", "rounds", "fast_compile")
-        settings = {name: getattr(self, name) for name in names}
+        names = ("program", "arguments", "collection", "configurations", "seed", "rounds")
+        settings = {**{name: getattr(self, name) for name in names}, "fast_compile": False}  # an option of 0.2
         if self.is_file:
             settings["program"] = sha256_file(Path(self.program))
         if self.scale_batch is not None:

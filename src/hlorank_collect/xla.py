@@ -136,23 +136,18 @@ def compile_module(
     module: bytes,
     platform: Platform = "cpu",
     *,
-    fusion_emitters: bool = True,
     overrides: Mapping[str, str | int | bool] | None = None,
     dump: Path | None = None,
 ) -> Executable:
     """Compile a serialized HloModuleProto for one device; RuntimeError is raised if the compiler rejects it.
 
-    Without `fusion_emitters` the code of fusions on a CPU is that of the older emitters: much faster to compile, and
-    known to be wrong for rare layouts, so compare outputs. `overrides` are fields of xla.DebugOptions; `dump` is a
-    folder for the modules after each pass that changed the module.
+    `overrides` are fields of xla.DebugOptions; `dump` is a folder for the modules after each pass that changed the
+    module.
     """
     from jaxlib import _jax
 
-    values: dict[str, str | int | bool] = {**(overrides or {})}
-    if platform == "cpu" and not fusion_emitters:
-        values["xla_cpu_use_fusion_emitters"] = False
     device = _device(platform)
-    stablehlo, options = _jax.mlir.hlo_to_stablehlo(module), _options(values, dump)
+    stablehlo, options = _jax.mlir.hlo_to_stablehlo(module), _options(overrides or {}, dump)
     return Executable(device.client.compile_and_load(stablehlo, _jax.DeviceList((device,)), options))
 
 

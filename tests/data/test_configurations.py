@@ -190,10 +190,7 @@ TILES, TWO, THREE = np.ones((2, 24), dtype=np.float32), np.array([5, 6]), np.arr
         (lambda: chunked(2, 1, 18), "shape (configurations, 2, 18), found (2, 1, 18)"),
         (lambda: chunked(2, 2, 17), "shape (configurations, 2, 18), found (2, 2, 17)"),
         (lambda: chunked(), "at least one configuration, found none"),
-        (
-            lambda: measured(layouts(), TWO),
-            "expected one runtime for each of 3 configurations, found 2",
-        ),
+        (lambda: measured(layouts(), TWO), "expected one runtime for each of 3 configurations, found 2"),
         (lambda: measured(layouts(node_ids=np.array([1, 4])), THREE), "ids: expected node ids in 0..3, found 4"),
         (lambda: measured(layouts(), THREE, THREE), "normalizers: expected none for layout configurations, found an"),
         (lambda: measured(TileConfigurations(TILES), TWO), "normalizers: expected an array for tile configurations"),

@@ -340,8 +340,7 @@ def test_columns_are_read_in_blocks(block_bytes: int, widths: list[int], monkeyp
 
 
 @pytest.mark.parametrize(
-    ("sources", "expected"),
-    [([2], [2, 1, 0, 1, -1, -1]), ([0, 4], [0, 1, 2, 3, 0, 1]), ([], [-1] * 6)],
+    ("sources", "expected"), [([2], [2, 1, 0, 1, -1, -1]), ([0, 4], [0, 1, 2, 3, 0, 1]), ([], [-1] * 6)]
 )
 def test_distances_over_edges_of_either_direction(sources: list[int], expected: list[int]) -> None:
     edges = np.array([[1, 0], [2, 1], [3, 2], [2, 1], [5, 4]])

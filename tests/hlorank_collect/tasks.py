@@ -12,7 +12,7 @@ DOTS = {"program": "user_programs:dots", "arguments": SHAPES, "collection": "lay
 
 def small_task(kind: type[AnyTask], **fields: Any) -> AnyTask:
     """Make a task of four configurations and four rounds; other fields, and these too, are given by their names."""
-    usual = {"configurations": 4, "seed": 0, "rounds": 4, "fast_compile": False, "time_limit": 60.0, "core": None}
+    usual = {"configurations": 4, "seed": 0, "rounds": 4, "time_limit": 60.0, "core": None}
     return kind(**{"arguments": None, **usual, **fields})
 
 

@@ -17,7 +17,7 @@ from hlorank_collect.program import SkippedError
 from hlorank_collect.timing import Rounds, Timer, difference, has_nan, measure, runtimes, split_half_tau
 
 Values = list[float]
-Compile = Callable[[int, bool], Values | Exception]
+Compile = Callable[[int], Values | Exception]
 
 
 class FakeExecutable:
@@ -32,14 +32,14 @@ class FakeExecutable:
 
 @pytest.fixture
 def make(dot_and_reshape: HloModuleProto, monkeypatch: pytest.MonkeyPatch) -> Callable[..., CompiledLayouts]:
-    """Makes layouts whose outputs are a function of the number of constraints and of the fusion emitters."""
+    """Makes layouts whose outputs are a function of the number of constraints."""
 
     def compiled_layouts(outputs: Compile, **arguments: Any) -> CompiledLayouts:
-        def compile_module(data: bytes, platform: str, *, fusion_emitters: bool) -> FakeExecutable:
+        def compile_module(data: bytes, platform: str) -> FakeExecutable:
             assert platform == "cpu"
             found = HloModuleProto.FromString(data)
             calls = sum(one.opcode == "custom-call" for one in found.computations[0].instructions)
-            return FakeExecutable(outputs(calls, fusion_emitters))
+            return FakeExecutable(outputs(calls))
 
         monkeypatch.setattr(xla, "compile_module", compile_module)
         return CompiledLayouts(dot_and_reshape, layout_space(dot_and_reshape), [], "cpu", **arguments)
@@ -59,31 +59,21 @@ def constraining(space: LayoutSpace, count: int) -> Layouts:
     return configuration
 
 
-def test_each_configuration_is_compiled_once_and_again_where_fast_compilation_computes_something_else(
-    make: Callable[..., CompiledLayouts], space: LayoutSpace
-) -> None:
-    compiled, announced = list[tuple[int, bool]](), list[str | None]()
+def test_each_configuration_is_compiled_once(make: Callable[..., CompiledLayouts], space: LayoutSpace) -> None:
+    compiled, announced = list[int](), list[str | None]()
 
-    def outputs(calls: int, emitters: bool) -> Values:
-        compiled.append((calls, emitters))
-        return [1.0] if emitters or calls != 2 else [7.0]
+    def outputs(calls: int) -> Values:
+        compiled.append(calls)
+        return [1.0]
 
     configurations = np.stack([constraining(space, count) for count in (0, 1, 2)])
-    for fast, expected in (
-        (False, [(0, True), (1, True), (2, True)]),
-        # All are compared with the default compiled with the emitters.
-        (True, [(0, True), (0, False), (1, False), (2, False), (2, True)]),
-    ):
-        compiled.clear()
-        announced.clear()
-        layouts = make(outputs, before=announced.append, fast_compile=fast)
-        first = [layouts.executable(one) for one in configurations]
-        assert [layouts.executable(one) for one in configurations] == first
-        assert None not in first
-        assert compiled == expected
-        assert announced == [None, *map(configuration_name, configurations[1:])]
-        assert layouts.timer(configurations)(2) > 0
-        assert layouts.recompiled == [configuration_name(configurations[2])] * fast
+    layouts = make(outputs, before=announced.append)
+    first = [layouts.executable(one) for one in configurations]
+    assert [layouts.executable(one) for one in configurations] == first
+    assert None not in first
+    assert compiled == [0, 1, 2]
+    assert announced == [None, *map(configuration_name, configurations[1:])]
+    assert layouts.timer(configurations)(2) > 0
 
 
 def test_what_fails_is_left_out_with_its_reason(make: Callable[..., CompiledLayouts], space: LayoutSpace) -> None:
@@ -94,7 +84,7 @@ def test_what_fails_is_left_out_with_its_reason(make: Callable[..., CompiledLayo
         3: [1.0, float("nan")],
         4: [1.0, 2.00001],
     }
-    layouts = make(lambda calls, _: results[calls])
+    layouts = make(lambda calls: results[calls])
     found = [layouts.executable(constraining(space, count)) is not None for count in range(5)]
     assert found == [True, False, False, False, True]
     assert list(layouts.left_out.values()) == [
@@ -102,15 +92,15 @@ def test_what_fails_is_left_out_with_its_reason(make: Callable[..., CompiledLayo
         *2 * ["WrongOutputError: 1 of 2 values of output 0 differ from the default's"],
     ]
     with pytest.raises(SkippedError, match="OSError: no"):
-        make(lambda *_: OSError("no"))
+        make(lambda _: OSError("no"))
     with pytest.raises(SkippedError, match="NaN"):
-        make(lambda *_: [1.0, float("nan")])
+        make(lambda _: [1.0, float("nan")])
 
 
 def test_quick_measurements_of_batches_compare(
     make: Callable[..., CompiledLayouts], space: LayoutSpace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layouts = make(lambda calls, emitters: ValueError("refused") if calls == 3 else [1.0])
+    layouts = make(lambda calls: ValueError("refused") if calls == 3 else [1.0])
     slowdowns = iter([1.0, 50.0])
 
     def timer(timed: Layouts) -> Timer:
@@ -127,7 +117,7 @@ def test_quick_measurements_of_batches_compare(
 def test_after_the_deadline_or_without_mappings_nothing_new_is_compiled(
     make: Callable[..., CompiledLayouts], space: LayoutSpace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    late, full = make(lambda *_: [1.0], deadline=time.monotonic() - 1), make(lambda *_: [1.0])
+    late, full = make(lambda _: [1.0], deadline=time.monotonic() - 1), make(lambda _: [1.0])
     monkeypatch.setattr(machine, "used_mappings", lambda: 0.99)
     for layouts, reason in ((late, "the time limit"), (full, "memory mappings")):
         assert layouts.executable(space.default) is not None

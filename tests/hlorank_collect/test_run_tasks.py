@@ -280,6 +280,6 @@ def test_the_sample_that_was_measured_before_is_complete(monkeypatch: pytest.Mon
     for path in files:
         about = read_json(path)
         monkeypatch.setattr(task, "version", lambda _, about=about: about["versions"]["jaxlib"])
-        names = ("program", "collection", "configurations", "seed", "fast_compile")
+        names = ("program", "collection", "configurations", "seed")
         fields = {name: about[name] for name in names}
         assert small_task(LayoutTask, output=str(sample), **fields, rounds=100).is_complete(about["name"])

@@ -219,9 +219,7 @@ print(runtimes[place], optimized.cost.nanoseconds(CORES["tpu-v3"]))
 
 @compiler
 @pytest.mark.slow
-def test_jax_compiles_the_program_that_was_estimated_with_the_options_of_its_file(
-    tmp_path: Path,
-) -> None:
+def test_jax_compiles_the_program_that_was_estimated_with_the_options_of_its_file(tmp_path: Path) -> None:
     command = [sys.executable, "-c", COMPILED]
     printed = subprocess.check_output(command, env=environment("tpu-v3"), cwd=tmp_path, text=True)
     estimate, compiled = map(float, printed.split())

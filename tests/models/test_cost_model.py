@@ -22,16 +22,7 @@ from hlorank.models.graph_inputs import InputSizes
 from hlorank.models.plan_tensors import tensors
 from hlorank.stages.command import load_composed
 from tests.graphs import make_inputs, make_model
-from tests.models.dense_form import (
-    CPU,
-    GATE,
-    ROWS,
-    assert_exact,
-    block,
-    embed_rows,
-    reference_embedding,
-    scores_of,
-)
+from tests.models.dense_form import CPU, GATE, ROWS, assert_exact, block, embed_rows, reference_embedding, scores_of
 from tests.models.oracles import ORACLES, graph_of
 from tests.sections import composed
 

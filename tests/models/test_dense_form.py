@@ -129,8 +129,7 @@ def test_fast_paths_equal_the_dense_form_on_unet_3d(
     features, sizes = unet_3d
     features = replace(features, node_feat=torch.from_numpy(features.node_feat).to(dtype).numpy())
     graph = GraphInputs(
-        features,
-        partition_graph(features, PartitionConfig(algorithm="topological", max_nodes=max_nodes, halo=halo)),
+        features, partition_graph(features, PartitionConfig(algorithm="topological", max_nodes=max_nodes, halo=halo))
     )
     torch.manual_seed(0)
     layers = block(*["instance_norm"] * instance_norm, *["configuration_attention"] * attention)

@@ -85,11 +85,7 @@ def test_an_interrupted_training_continues(
 
 
 def test_ctrl_c_ends_the_run_as_killed(
-    settings: Settings,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    runs: Runs,
-    caplog: pytest.LogCaptureFixture,
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Runs, caplog: pytest.LogCaptureFixture
 ) -> None:
     def press(module: RankingModule, *_: Any) -> None:
         signal.raise_signal(signal.SIGINT)
@@ -115,12 +111,7 @@ def test_ctrl_c_ends_the_run_as_killed(
 
 @pytest.mark.parametrize(("patience", "epochs"), [(1, 3), (99, 5)])
 def test_interrupted_after_the_last_epoch(
-    patience: int,
-    epochs: int,
-    settings: Settings,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    history: History,
+    patience: int, epochs: int, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, history: History
 ) -> None:
     """It takes no further epoch, also if training stopped early."""
     # A further epoch would be the best one.

@@ -31,10 +31,7 @@ _OTHER_STAGE = (
     "%s: a module of the stage %s; the model was trained on modules of the stage %s, so that the ranking means nothing "
     "for the program; XLA dumps the right module with --xla_dump_hlo_pass_re=layout-assignment%s"
 )
-_OTHER_BACKEND = (
-    "%s: a module that XLA dumped for a %s; the model was trained on %s, so that the ranking means nothing for the "
-    "program"
-)
+_OTHER_BACKEND = "%s: dumped by XLA for a %s; the model is of %s, so that the ranking means nothing for the program"
 _COMPILED = "%s: compiled for the %s up to layout assignment, as the model was trained on modules of the stage %s%s"
 _NO_STAGE = f"; if it is of this stage already, rank it with --dump {DUMPS[0]}"
 _UNKNOWN_STAGE = "%s: taken as a module of the stage %s, as nothing says that it is not; it was not compiled: %s"

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ModelWrapValidatorHandler, PlainSerializer, PlainValidator, computed_field, model_validator
+from pydantic import PlainSerializer, PlainValidator, model_validator
 from pydantic_core import PydanticCustomError
 
 from hlorank import files
@@ -16,9 +16,6 @@ from hlorank.data.graph import MAX_OPCODE
 from hlorank.featurize.columns import NUMERIC_COLUMNS
 from hlorank.featurize.tile_columns import tile_names
 from hlorank.hlo.extra import EXTRA_SHAPES
-
-_COMPUTED = ("extra_columns", "fingerprint")
-_RETIRED = ("prune_paths", "virtual_nodes", "dims_128", "walk_steps")  # options of version 0.1.0, off by default
 
 
 def _array(dtype: type[np.generic]) -> PlainValidator:
@@ -116,46 +113,34 @@ class FeatureSpec(Section):
                 raise ValueError(f"{key}.columns: expected columns below {limit}, found {columns.columns[-1]}")
         return self
 
-    @model_validator(mode="wrap")
+    @model_validator(mode="before")
     @classmethod
-    def _check_computed(cls, values: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
-        """Check that the computed values in spec.json agree with the values that they are computed from."""
-        if not isinstance(values, dict):
-            return validate(values)
-        stated = {key: values[key] for key in _COMPUTED if key in values}
-        values = {key: value for key, value in values.items() if key not in stated}
-        options = values.get("options")
-        if values.get("version") == 6 and isinstance(options, dict):
-            # A specification of 0.1 or 0.2, whose fingerprint covers other options, of which some were off in 0.1.
-            kept = {key: value for key, value in options.items() if key not in _RETIRED or value}
-            derived = ["layout_costs" if name == "layout_moves" else name for name in options.get("derived", [])]
-            if "layout_costs" in derived and _collection(values.get("collection", "")).on_tpu:
-                raise ValueError("version=6: of a TPU, layout_moves were costs of copies; train the model again")
-            values |= {"version": 7, "options": kept | {"operand_layouts": True, "derived": derived}}
-            stated.pop("fingerprint", None)
-        spec = validate(values)
-        for key, value in stated.items():
-            if value != (expected := getattr(spec, key)):
-                raise ValueError(f"{key}={value}: expected {expected}, computed from the other values")
-        return spec
+    def _of_version_6(cls, values: Any) -> Any:
+        """Read a specification of 0.2, in which `layout_moves` were `layout_costs`."""
+        if not isinstance(values, dict) or values.get("version") != 6 or not isinstance(values.get("options"), dict):
+            return values
+        derived = values["options"].get("derived", [])
+        if "layout_moves" in derived and _collection(values.get("collection", "")).on_tpu:
+            raise ValueError("version=6: of a TPU, layout_moves were costs of copies; train the model again")
+        renamed = ["layout_costs" if name == "layout_moves" else name for name in derived]
+        kept = {key: value for key, value in values.items() if key not in ("extra_columns", "fingerprint")}
+        return kept | {"version": 7, "options": values["options"] | {"operand_layouts": True, "derived": renamed}}
 
     @property
     def kind(self) -> Kind:
         """Kind of the configurations."""
         return self.collection.kind
 
-    @computed_field  # type: ignore[prop-decorator]  # mypy supports no decorator above a property
     @property
     def extra_columns(self) -> list[str]:
         """Names of the numeric columns beyond the 134, which index the arrays of the protobuf."""
         shapes = EXTRA_SHAPES if self.options.protobuf else {}
         return [key + "".join(f"[{i}]" for i in index) for key, shape in shapes.items() for index in np.ndindex(shape)]
 
-    @computed_field  # type: ignore[prop-decorator]  # mypy supports no decorator above a property
     @property
     def fingerprint(self) -> str:
         """Fingerprint of the content: specifications of equal fingerprint give equal features."""
-        return files.fingerprint(self.model_dump(mode="json", exclude={"inputs", "runtimes", "fingerprint"}))
+        return files.fingerprint(self.model_dump(mode="json", exclude={"inputs", "runtimes"}))
 
     def opcode_index(self, opcodes: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return the vocabulary index of each opcode, uint8, 0 for unknown ones."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from hlorank.compute import find_device
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import SPEC, read_json
-from hlorank.models.baselines.baseline import READABLE, Baseline, load_baseline, load_blended
+from hlorank.models.baselines.baseline import BASELINES, Baseline, load_baseline, load_blended
 from hlorank.models.compression.build_plan import max_varied_nodes
 from hlorank.models.compression.declarations import Mixing, Recipe
 from hlorank.models.cost_model import CostModel
@@ -253,7 +253,7 @@ class TrainedModel:
 
 def load_trained(folder: Path, memory_bytes: int, accelerator: str = "auto") -> TrainedModel:
     """Read a model folder, of which scoring holds activations of at most `memory_bytes`; baselines run on the CPU."""
-    if str(read_json(folder / SPEC).get("method")) in READABLE:
+    if str(read_json(folder / SPEC).get("method")) in BASELINES:
         baseline, baseline_spec = load_baseline(folder)
         return TrainedModel([], [baseline], baseline_spec, memory_bytes)
     keep_memory()

@@ -26,7 +26,7 @@ from hlorank.version import __version__
 log = logging.getLogger(__name__)
 
 _DIGESTS = _WEIGHTS_DIGEST, _SPEC_DIGEST = "weights_sha256", "spec_sha256"
-_READABLE = ("0.1", "0.2")
+_READABLE = "0.2"
 """Minor versions of hlorank whose models are read."""
 
 
@@ -62,15 +62,10 @@ class ModelSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _rename_keys(cls, value: Any) -> Any:
-        """Read a specification of 0.1, with `cut` and an option that is gone, or of 0.2, with `layout_moves`."""
-        if not isinstance(value, dict) or not isinstance(model := value.get("model"), dict):
+        """Read a specification of 0.2 in which `layout_costs` are `layout_moves`."""
+        if not isinstance(value, dict) or "layout_moves" not in (model := value.get("model") or {}):
             return value
-        if "layout_moves" in model:
-            model = {"layout_costs" if key == "layout_moves" else key: part for key, part in model.items()}
-        if "cut" in value:
-            value = value | {"partition": value["cut"], "partition_fingerprint": value.get("partition")}
-            model = {key: part for key, part in model.items() if key != "override_layout" or part is not False}
-        return {key: part for key, part in (value | {"model": model}).items() if key != "cut"}
+        return value | {"model": {"layout_costs" if key == "layout_moves" else key: model[key] for key in model}}
 
 
 AnySpec = TypeVar("AnySpec", bound=Spec)
@@ -100,8 +95,8 @@ def checked_spec(folder: Path) -> dict[str, Any]:
     """Return spec.json of a model folder of any kind; a file of another version, or changed since, is a DataError."""
     value, path = read_json(folder / SPEC), folder / SPEC
     version = str(value.get("version"))
-    if ".".join(version.split(".")[:2]) not in _READABLE:
-        known = f"a version that hlorank {__version__} reads, {' or '.join(_READABLE)}"
+    if version.split(".")[:2] != _READABLE.split("."):
+        known = f"a version that hlorank {__version__} reads, {_READABLE}"
         remedy = f"{version}; train it again, or install hlorank {version}"
         raise DataError("version", known, remedy, file=path)
     try:

@@ -70,7 +70,6 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("tuned"), metavar="DIR", help="folder of the saved files (default: tuned)"
     )
-    parser.set_defaults(fast_compile=False)
 
 
 def _check(arguments: argparse.Namespace) -> None:

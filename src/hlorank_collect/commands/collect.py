@@ -48,11 +48,6 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     add_number(how, "--max-rounds", 100, limit, 2, dest="rounds")
     limit = "time per program; configurations not compiled by then are left out"
     add_number(how, "--time-limit", 1800, limit, metavar="SECONDS")
-    how.add_argument(
-        "--fast-compile",
-        action="store_true",
-        help="compile without XLA's fusion emitters, in less than half of the time: other code, with other runtimes",
-    )
     common.add_machine_arguments(how)
     how.add_argument(
         "--ray",

@@ -105,7 +105,7 @@ def program_fields(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 def task_settings(arguments: argparse.Namespace, collection: str) -> dict[str, Any]:
     """Return the fields of a task that do not depend on the program."""
-    names = ("configurations", "seed", "rounds", "fast_compile", "time_limit", "core")
+    names = ("configurations", "seed", "rounds", "time_limit", "core")
     settings = {name: getattr(arguments, name) for name in names}
     return {"collection": collection, "output": str(arguments.out), **settings}
 

@@ -62,7 +62,7 @@ def measure_gemm(
         raise SkippedError(f"fewer than {task.configurations // 2} configurations")
     inputs = xla.put([draw(shape, Demand(), rng) for shape in gemm.module.host_program_shape.parameters], task.platform)
     compiled = Compiled(
-        lambda configuration, _: compile_gemm(gemm.module, configuration, task.platform),
+        lambda configuration: compile_gemm(gemm.module, configuration, task.platform),
         attrgetter("name"),
         drawn[0],
         inputs,

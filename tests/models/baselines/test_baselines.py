@@ -194,7 +194,7 @@ def spec_of(method: str, store: FeatureStore) -> BaselineSpec:
     )
 
 
-@pytest.mark.parametrize("method", [*BASELINES, "lightgbm"])  # which earlier versions had
+@pytest.mark.parametrize("method", BASELINES)
 def test_a_loaded_baseline_gives_the_same_scores(method: str, store: FeatureStore, tmp_path: Path) -> None:
     sizes, graph = input_sizes(store.spec), store.open("valid", store.graphs("valid")[0])
     predictor, spec = make_predictor(method, sizes), spec_of(method, store)

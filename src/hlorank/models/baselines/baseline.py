@@ -35,8 +35,6 @@ BASELINES: Mapping[str, type[Predictor]] = MappingProxyType(
     }
 )
 """Predictors of the baselines by name; a baseline is chosen by `method` like a training method."""
-READABLE: Mapping[str, type[Predictor]] = MappingProxyType({**BASELINES, "lightgbm": Trees})
-"""Predictors of the baselines whose models are read; lightgbm was a baseline until version 0.2.0."""
 
 _COLUMN_BYTES = 16  # memory of a configuration while it is scored, for each column
 
@@ -71,7 +69,7 @@ def load_blended(folder: Path, spec: ModelSpec) -> list[Baseline]:
 
     Baselines of equal arrays are one object. A DataError names arrays or weights that do not fit the specification.
     """
-    if unknown := [name for name in spec.baselines if name not in READABLE]:
+    if unknown := [name for name in spec.baselines if name not in BASELINES]:
         raise DataError("baselines", f"names of {', '.join(BASELINES)}", ", ".join(unknown), file=folder / SPEC)
     if len(spec.weights) not in (0, expected := 1 + len(spec.baselines)):
         raise DataError("weights", f"{expected} numbers", len(spec.weights), file=folder / SPEC)
@@ -88,7 +86,7 @@ def load_blended(folder: Path, spec: ModelSpec) -> list[Baseline]:
 def load_baseline(folder: Path) -> tuple[Baseline, BaselineSpec]:
     """Read a baseline from a model folder; a DataError names what is damaged."""
     spec, path = read_folder(folder, BaselineSpec)
-    if spec.method not in READABLE:
+    if spec.method not in BASELINES:
         raise DataError("method", f"one of {', '.join(BASELINES)}", spec.method, file=folder / SPEC)
     try:
         arrays = load_file(path)
@@ -100,6 +98,6 @@ def load_baseline(folder: Path) -> tuple[Baseline, BaselineSpec]:
 def _read(name: str, arrays: Mapping[str, NDArray[Any]], spec: Spec, path: Path) -> Baseline:
     sizes = input_sizes(spec.features)
     try:
-        return Baseline(READABLE[name].from_arrays(arrays, pooled_columns(sizes)), sizes)
+        return Baseline(BASELINES[name].from_arrays(arrays, pooled_columns(sizes)), sizes)
     except DataError as error:
         raise error.in_file(path) from None
