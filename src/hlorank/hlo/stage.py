@@ -96,10 +96,7 @@ def backend_of(collection: str) -> str:
 
 
 def before_layout_assignment(module: HloModuleProto, collection: str) -> HloModuleProto:
-    """Compile a module up to layout assignment, as `hlorank collect` does for a collection of layouts.
-
-    The `found` of a DataError says why it fails.
-    """
+    """Compile a module up to layout assignment, as for a collection of layouts; a DataError's `found` says why not."""
     backend = backend_of(collection)
     try:
         return HloModuleProto.FromString(in_process("capture", module.SerializeToString(), backend))

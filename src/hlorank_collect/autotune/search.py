@@ -50,6 +50,7 @@ def model_scores(model: str, graph: Graph, node_ids: Int64) -> Iterator[Score]:
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_serve_scores, args=(there, model, graph, node_ids))
+    multiprocessing.current_process().daemon = False  # a daemon may start no process
     process.start()
     there.close()
 
