@@ -42,7 +42,7 @@ EXECUTED = (
 """In an order in which each page finds the outputs that it needs."""
 PORT = "5002"
 """Port of the server in the pages; the test replaces it by a free one."""
-ELSEWHERE = re.compile(r"data=tpugraphs|pip install|launcher=(submitit_slurm|ray)|compiler_options")
+ELSEWHERE = re.compile(r"data=tpugraphs|make tpugraphs|pip install|launcher=(submitit_slurm|ray)|compiler_options")
 """Marks of a block that needs a network, a cluster or a TPU, and is left out."""
 PARSED = {
     "docs/how-to/cluster.md": "several machines",
