@@ -1,8 +1,13 @@
 """Configurations of one program as executables: compiled, run once, and compared with the default."""
 
+from __future__ import annotations
+
+import itertools
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -17,6 +22,7 @@ from hlorank_collect.task import Progress, Report
 from hlorank_collect.timing import Float64, Rounds, Timer, WrongOutputError, difference, has_nan
 
 Configuration = TypeVar("Configuration")
+Result = TypeVar("Result")
 _QUICK = Rounds(min=3, max=3)
 _MAX_MAPPINGS = 0.95  # share of the limit; an executable of a thousand kernels takes a share of about 0.02
 _IMPURE_OPCODES = {"infeed", "outfeed", "send", "recv"}
@@ -79,12 +85,76 @@ def configurable(
     return space
 
 
-class Compiled(Generic[Configuration]):
-    """Configurations of one module, each compiled once; kept if its outputs equal the default's.
+@dataclass(frozen=True)
+class Attempts:
+    """Limits of what is tried."""
 
-    SkippedError is raised where the default fails, or one of its outputs holds NaN. `before` is called with the name of
-    each configuration before it is compiled, None for the default. Those in `forbidden` are left out untried, and after
-    the deadline, a `time.monotonic()`, all but the default; `left_out` has them with their reasons.
+    before: Callable[[str | None], object] = lambda _: None
+    """Called with the name of each configuration before it is compiled, None for the default."""
+    forbidden: Mapping[str, str] = field(default_factory=dict)
+    """Names of configurations that are left out untried -> reason."""
+    deadline: float = math.inf
+    """A `time.monotonic()` after which no configuration but the default is compiled."""
+
+    @classmethod
+    def reported(
+        cls, report: Report, share: float, count: int, forbidden: Mapping[str, str], deadline: float = math.inf
+    ) -> Attempts:
+        """Return limits of compilations that are reported; `count` of them are this share of all work."""
+        done = itertools.count(step=share / count)
+        return cls(lambda name: report(Progress("compile", name, min(next(done), share))), forbidden, deadline)
+
+
+NO_LIMITS = Attempts()
+
+
+class Tried(ABC, Generic[Configuration, Result]):
+    """Configurations of one program, each compiled once; `left_out` has those without a result, with their reasons.
+
+    SkippedError is raised where the default has none.
+    """
+
+    def __init__(self, name_of: Callable[[Configuration], str], default: Configuration, attempts: Attempts) -> None:
+        self._name, self._attempts = name_of, attempts
+        self.left_out: dict[str, str] = dict(attempts.forbidden)
+        self._results = self._known()
+        if (name := name_of(default)) not in self._results:
+            attempts.before(None)
+            try:
+                self._results[name] = self._compile(default)
+            except SkippedError:
+                raise
+            except Exception as error:  # the compiler and the backend raise many classes
+                raise SkippedError(f"the default configuration fails: {error_line(error)}") from error
+        self._default = self._results[name]
+
+    def _known(self) -> dict[str, Result]:
+        """Return the results that need no compilation."""
+        return {}
+
+    @abstractmethod
+    def _compile(self, configuration: Configuration) -> Result:
+        """Return the result of a configuration, the default first; any exception says why there is none."""
+
+    def result(self, configuration: Configuration) -> Result | None:
+        """Return the result of a configuration; None where it is left out, with the reason in `left_out`."""
+        name = self._name(configuration)
+        if name not in self._results and name not in self.left_out:
+            if time.monotonic() > self._attempts.deadline:
+                self.left_out[name] = "the time limit"
+                return None
+            self._attempts.before(name)
+            try:
+                self._results[name] = self._compile(configuration)
+            except Exception as error:  # the compiler and the backend raise many classes, also if memory runs out
+                self.left_out[name] = error_line(error)
+        return self._results.get(name)
+
+
+class Compiled(Tried[Configuration, xla.Executable]):
+    """Configurations of one module as executables, kept if their outputs equal the default's.
+
+    SkippedError is raised where the default fails, or one of its outputs holds NaN.
     """
 
     def __init__(
@@ -93,52 +163,28 @@ class Compiled(Generic[Configuration]):
         name_of: Callable[[Configuration], str],
         default: Configuration,
         inputs: Sequence[Any],
-        before: Callable[[str | None], None],
-        forbidden: Mapping[str, str] | None = None,
-        deadline: float = math.inf,
+        attempts: Attempts,
     ) -> None:
-        self._compile, self._name, self._inputs = compile_one, name_of, inputs
-        self._before, self._deadline = before, deadline
-        self._executables: dict[str, xla.Executable] = {}
-        self.left_out: dict[str, str] = dict(forbidden or {})
-        before(None)
-        try:
-            executable = self._executables[self._name(default)] = self._compile(default)
-            self._reference = self._outputs(executable)
-        except Exception as error:
-            raise SkippedError(f"the default configuration fails: {error_line(error)}") from error
-        if nan := [number for number, output in enumerate(self._reference) if has_nan([output])]:
-            raise SkippedError(f"output {nan[0]} of the default configuration holds NaN: no other can be checked")
+        self._compile_one, self._inputs = compile_one, inputs
+        self._reference: list[Any] | None = None
+        super().__init__(name_of, default, attempts)
 
-    def _outputs(self, executable: xla.Executable) -> list[Any]:
-        return [np.asarray(output) for output in executable.run(self._inputs)]
-
-    def executable(self, configuration: Configuration) -> xla.Executable | None:
-        """Return the executable of a configuration; None where it is left out, with the reason in `left_out`."""
-        name = self._name(configuration)
-        if name not in self._executables and name not in self.left_out:
-            if time.monotonic() > self._deadline:
-                self.left_out[name] = "the time limit"
-                return None
-            if machine.used_mappings() > _MAX_MAPPINGS:
-                self.left_out[name] = "the limit of memory mappings; raise it: sysctl -w vm.max_map_count=1048576"
-                return None
-            self._before(name)
-            try:
-                self._executables[name] = self._checked(configuration)
-            except Exception as error:  # the compiler and the backend raise many classes, also if memory runs out
-                self.left_out[name] = error_line(error)
-        return self._executables.get(name)
-
-    def _checked(self, configuration: Configuration) -> xla.Executable:
-        executable = self._compile(configuration)
-        if (wrong := difference(self._reference, self._outputs(executable))) is not None:
+    def _compile(self, configuration: Configuration) -> xla.Executable:
+        if machine.used_mappings() > _MAX_MAPPINGS and self._reference is not None:
+            raise SkippedError("the limit of memory mappings; raise it: sysctl -w vm.max_map_count=1048576")
+        executable = self._compile_one(configuration)
+        outputs = [np.asarray(output) for output in executable.run(self._inputs)]
+        if self._reference is None:
+            if nan := [number for number, output in enumerate(outputs) if has_nan([output])]:
+                raise SkippedError(f"output {nan[0]} of the default configuration holds NaN: no other can be checked")
+            self._reference = outputs
+        elif (wrong := difference(self._reference, outputs)) is not None:
             raise WrongOutputError(wrong)
         return executable
 
     def timer(self, configurations: Iterable[Configuration]) -> Timer:
         """Return a timer of configurations that have an executable, by their position."""
-        executables = [self._executables[self._name(configuration)] for configuration in configurations]
+        executables = [self._results[self._name(configuration)] for configuration in configurations]
         return timing.timer_of(lambda index: executables[index].run(self._inputs))
 
 
@@ -151,23 +197,17 @@ class CompiledLayouts(Compiled[Layouts]):
         space: LayoutSpace,
         inputs: Sequence[Any],
         platform: xla.Platform,
-        before: Callable[[str | None], None] = lambda _: None,
-        forbidden: Mapping[str, str] | None = None,
-        deadline: float = math.inf,
+        attempts: Attempts = NO_LIMITS,
     ) -> None:
         def compile_one(configuration: Layouts) -> xla.Executable:
             return xla.compile_module(constrained(module, space, configuration).SerializeToString(), platform)
 
         self._space = space
-        super().__init__(compile_one, configuration_name, space.default, inputs, before, forbidden, deadline)
-
-    def works(self, configuration: Layouts) -> bool:
-        """Return True if a configuration has an executable."""
-        return self.executable(configuration) is not None
+        super().__init__(compile_one, configuration_name, space.default, inputs, attempts)
 
     def same(self, configurations: Layouts) -> bool:
         """Return True if configurations that have an executable compile to one program."""
-        executables = [self._executables[configuration_name(configuration)] for configuration in configurations]
+        executables = [self._results[configuration_name(configuration)] for configuration in configurations]
         return len({xla.text(executable.module(), canonical=True) for executable in executables}) == 1
 
     def measure(
@@ -190,7 +230,7 @@ class CompiledLayouts(Compiled[Layouts]):
     def quick(self, configurations: Layouts, rng: np.random.Generator) -> Float64:
         """Return runtimes in few rounds divided by the default's, inf where a configuration is left out."""
         stacked = np.stack([self._space.default, *configurations])
-        kept = [self.executable(configuration) is not None for configuration in stacked]
+        kept = [self.result(configuration) is not None for configuration in stacked]
         relative = np.full(len(stacked), np.inf)
         times = timing.runtimes(timing.measure(self.timer(stacked[kept]), sum(kept), rng, _QUICK))
         relative[kept] = times / times[0]

@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_space import DRAWN, SEARCHES, Layouts, Search, configuration_name
 from hlorank.hlo.reader import Record, featurize
 from hlorank_collect import record, xla
-from hlorank_collect.compiled_layouts import CompiledLayouts, captured, configurable
+from hlorank_collect.compiled_layouts import Attempts, CompiledLayouts, captured, configurable
 from hlorank_collect.program import Program, SkippedError
 from hlorank_collect.task import LayoutTask, Progress, Report
 from hlorank_collect.timing import Float64, Rounds
@@ -33,21 +32,16 @@ def _search(task: LayoutTask) -> Search:
     return SEARCHES[Collection.parse(task.collection).search or ""]
 
 
-def _before(task: LayoutTask, share: float, report: Report) -> Callable[[str | None], None]:
-    """Return the function that reports the compilation of a configuration; all together are a share of the work."""
-    shares = itertools.count(step=share / task.configurations)
-    return lambda name: report(Progress("compile", name, min(next(shares), share)))
-
-
 def _measure(task: LayoutTask, program: Program, report: Report) -> Result:
     module, inputs = captured(program, task.platform)
     start = time.monotonic()
-    space, before = configurable(module), _before(task, 0.5, report)
+    space = configurable(module)
     deadline = start + _COMPILE_SHARE * task.time_limit
-    compiled = CompiledLayouts(module, space, inputs, task.platform, before, task.left_out, deadline)
+    attempts = Attempts.reported(report, 0.5, task.configurations, task.left_out, deadline)
+    compiled = CompiledLayouts(module, space, inputs, task.platform, attempts)
     rng = task.rng(program.name)
     found = _search(task)(space, task.configurations, rng, lambda batch: compiled.quick(batch, rng))
-    kept = [compiled.executable(configuration) is not None for configuration in found]
+    kept = [compiled.result(configuration) is not None for configuration in found]
     left_out = {name: compiled.left_out[name] for name in map(configuration_name, found[np.logical_not(kept)])}
     if sum(kept) < 2:
         raise SkippedError(f"only its default configuration works: {next(iter(left_out.values()), 'no other found')}")
@@ -61,15 +55,16 @@ def _measure(task: LayoutTask, program: Program, report: Report) -> Result:
 def _estimate(task: LayoutTask, program: Program, report: Report) -> Result:
     start = time.monotonic()
     compiled = TpuProgram(program, task.platform)
-    deadline, before = start + task.time_limit, _before(task, 1.0, report)
+    deadline = start + task.time_limit
+    attempts = Attempts.reported(report, 1.0, task.configurations, task.left_out, deadline)
     memory = task.memory(program.name)
     memory.parent.mkdir(parents=True, exist_ok=True)
-    estimated = EstimatedLayouts(compiled, before, task.left_out, deadline, memory)
+    estimated = EstimatedLayouts(compiled, attempts, memory)
     # Layouts that do not compile, which is known only then, are replaced; a search that measures compiles all of them.
     spare = task.configurations // (1 if _search(task) in DRAWN else 4)
     rng = task.rng(program.name)
     drawn = _search(task)(compiled.space, task.configurations + spare, rng, estimated.runtimes)
-    works = (configuration for configuration in drawn if estimated.cost(configuration) is not None)
+    works = (configuration for configuration in drawn if estimated.result(configuration) is not None)
     kept = np.stack([*itertools.islice(works, task.configurations)])
     if len(kept) < 2:
         raise SkippedError(f"only its default configuration compiles: {[*estimated.left_out.values()][-1]}")

@@ -30,6 +30,7 @@ _ELEMENTS = {
 _SHAPE = re.compile(rf"({'|'.join(_ELEMENTS)})\[((?:\d+(?:,\d+)*)?)\]")
 SCALE = 0.1
 """Standard deviation of example inputs: small enough for deep programs to stay finite."""
+_MEMORY = re.compile(r"Used ([\d.]+\w) of ([\d.]+\w)")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
 
 
@@ -43,9 +44,13 @@ def file_name(text: str) -> str:
 
 
 def error_line(error: Exception) -> str:
-    """Return the type of an error and the first line of its message."""
+    """Return the type of an error and the first line of its message; for a TPU, how much memory the program needs."""
+    if isinstance(error, SkippedError):
+        return str(error)
+    if found := _MEMORY.search(str(error)):
+        return f"needs {found[1]} of {found[2]} of the device's memory"
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {text}"[:300]
+    return f"{type(error).__name__}: {text}"[:300].partition(", metadata=")[0].partition(" HLO: ")[0]
 
 
 @dataclass(frozen=True, eq=False)

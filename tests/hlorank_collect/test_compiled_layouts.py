@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_space import Layouts, LayoutSpace, configuration_name, layout_space
 from hlorank_collect import machine, xla
-from hlorank_collect.compiled_layouts import CompiledLayouts
+from hlorank_collect.compiled_layouts import Attempts, CompiledLayouts
 from hlorank_collect.program import SkippedError
 from hlorank_collect.timing import Rounds, Timer, difference, has_nan, measure, runtimes, split_half_tau
 
@@ -42,7 +42,7 @@ def make(dot_and_reshape: HloModuleProto, monkeypatch: pytest.MonkeyPatch) -> Ca
             return FakeExecutable(outputs(calls))
 
         monkeypatch.setattr(xla, "compile_module", compile_module)
-        return CompiledLayouts(dot_and_reshape, layout_space(dot_and_reshape), [], "cpu", **arguments)
+        return CompiledLayouts(dot_and_reshape, layout_space(dot_and_reshape), [], "cpu", Attempts(**arguments))
 
     return compiled_layouts
 
@@ -68,8 +68,8 @@ def test_each_configuration_is_compiled_once(make: Callable[..., CompiledLayouts
 
     configurations = np.stack([constraining(space, count) for count in (0, 1, 2)])
     layouts = make(outputs, before=announced.append)
-    first = [layouts.executable(one) for one in configurations]
-    assert [layouts.executable(one) for one in configurations] == first
+    first = [layouts.result(one) for one in configurations]
+    assert [layouts.result(one) for one in configurations] == first
     assert None not in first
     assert compiled == [0, 1, 2]
     assert announced == [None, *map(configuration_name, configurations[1:])]
@@ -85,7 +85,7 @@ def test_what_fails_is_left_out_with_its_reason(make: Callable[..., CompiledLayo
         4: [1.0, 2.00001],
     }
     layouts = make(lambda calls: results[calls])
-    found = [layouts.executable(constraining(space, count)) is not None for count in range(5)]
+    found = [layouts.result(constraining(space, count)) is not None for count in range(5)]
     assert found == [True, False, False, False, True]
     assert list(layouts.left_out.values()) == [
         "RuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.",
@@ -120,8 +120,8 @@ def test_after_the_deadline_or_without_mappings_nothing_new_is_compiled(
     late, full = make(lambda _: [1.0], deadline=time.monotonic() - 1), make(lambda _: [1.0])
     monkeypatch.setattr(machine, "used_mappings", lambda: 0.99)
     for layouts, reason in ((late, "the time limit"), (full, "memory mappings")):
-        assert layouts.executable(space.default) is not None
-        assert layouts.executable(constraining(space, 1)) is None
+        assert layouts.result(space.default) is not None
+        assert layouts.result(constraining(space, 1)) is None
         assert reason in "".join(layouts.left_out.values())
 
 

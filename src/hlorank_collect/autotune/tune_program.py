@@ -1,7 +1,6 @@
 """Child processes that tune one program, or measure one given configuration of it, next to the compiler's default."""
 
 import dataclasses
-import itertools
 import time
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +18,7 @@ from hlorank.metrics import ranking
 from hlorank_collect import xla
 from hlorank_collect.autotune.search import Candidates, find_candidates, propose, speedup, winner
 from hlorank_collect.autotune.tuned import ApplyTask, TuneTask
-from hlorank_collect.compiled_layouts import CompiledLayouts, captured, configurable
+from hlorank_collect.compiled_layouts import Attempts, CompiledLayouts, captured, configurable
 from hlorank_collect.program import Program, SkippedError
 from hlorank_collect.task import Progress, Report
 from hlorank_collect.timing import Float64, Rounds
@@ -43,14 +42,10 @@ def tune(task: TuneTask, report: Report) -> dict[str, Any]:
     report(Progress("rank"))
     graph = featurize(Record("program", Path(task.program), "", module, None), "layout")[0].graph
     deadline = start + _PROPOSE_SHARE * task.time_limit
-    share = itertools.count(step=_COMPILE_SHARE / (task.budget + 1))
-
-    def before(name: str | None) -> None:
-        report(Progress("compile", name, min(next(share), _COMPILE_SHARE)))
-
+    attempts = Attempts.reported(report, _COMPILE_SHARE, task.budget + 1, task.left_out, deadline)
     with find_candidates(task.model, graph, space, task.configurations, task.budget, rng) as candidates:
         ranked = time.monotonic()
-        compiled = compile_layouts(before, task.left_out, deadline)
+        compiled = compile_layouts(attempts)
         tried = propose(
             candidates.choose, lambda chosen: compiled.quick(candidates.layouts[chosen], rng), task.budget, deadline
         )
@@ -65,7 +60,7 @@ def tune(task: TuneTask, report: Report) -> dict[str, Any]:
 def _opened(
     task: TuneTask, program: Program, fingerprint: str | None = None
 ) -> tuple[HloModuleProto, LayoutSpace, Callable[..., Compiled]]:
-    """Return a program before layout assignment, its layouts, and what compiles them (`before`, `forbidden`, ...)."""
+    """Return a program before layout assignment, its layouts, and what compiles them within `Attempts`."""
     if task.platform in xla.TPUS:
         own = TpuProgram(program, task.platform)
         return own.module, own.space, partial(EstimatedLayouts, own)
@@ -124,7 +119,7 @@ def _configuration(task: ApplyTask, chosen: ModuleConfiguration, module: HloModu
 def _measured(task: ApplyTask, compiled: Compiled, both: Layouts, deadline: float, report: Report) -> Float64:
     """Return (rounds, 2) times of the default and of a configuration, (rounds, 1) if they are the same program."""
     for configuration in both:
-        if not compiled.works(configuration):
+        if compiled.result(configuration) is None:
             why = compiled.left_out[configuration_name(configuration)]
             raise SkippedError(f"the configuration of {task.applied} fails: {why}")
     different = both[:1] if compiled.same(both) else both
@@ -145,11 +140,7 @@ def apply(task: ApplyTask, report: Report) -> dict[str, Any]:
     program = task.load()
     module, space, compile_layouts = _opened(task, program, chosen.fingerprint)
     layouts = _configuration(task, chosen, module)
-
-    def before(name: str | None) -> None:
-        report(Progress("compile", name, 0.0 if name is None else 0.3))
-
-    compiled = compile_layouts(before, task.left_out)
+    compiled = compile_layouts(Attempts.reported(report, 0.6, 2, task.left_out))
     times = _measured(task, compiled, np.stack([space.default, layouts]), start + task.time_limit, report)
     found = speedup(times, 1, task.rng(program.name)) if times.shape[1] == 2 else None
     outcome: dict[str, Any] = {"applied": task.applied, "candidates": 1, "budget": 1, "measured": [], "left_out": {}}

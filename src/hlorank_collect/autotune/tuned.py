@@ -172,7 +172,7 @@ class Tuned:
             found = f"{error.found}; if the program, its arguments or jax have changed, tune it again"
             raise DataError(error.key, expected, found, file=path) from None
         compiled = CompiledLayouts(module, configurable(module), inputs, self._platform)
-        executable = compiled.executable(self.configuration)
+        executable = compiled.result(self.configuration)
         if executable is None:
             why = compiled.left_out[configuration_name(self.configuration)]
             raise SkippedError(f"the configuration of {path} no longer works: {why}")

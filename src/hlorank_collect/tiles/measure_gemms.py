@@ -14,7 +14,7 @@ from hlorank.files import read_json, write_json
 from hlorank.hlo.hlo_pb2 import HloModuleProto, ModuleTuningData
 from hlorank.hlo.reader import Record, featurize
 from hlorank_collect import record, xla
-from hlorank_collect.compiled_layouts import Compiled
+from hlorank_collect.compiled_layouts import Attempts, Compiled
 from hlorank_collect.modules.dataflow import Demand
 from hlorank_collect.modules.module_program import draw
 from hlorank_collect.program import SkippedError
@@ -66,12 +66,12 @@ def measure_gemm(
         attrgetter("name"),
         drawn[0],
         inputs,
-        lambda _: heartbeat(0),
+        Attempts(lambda _: heartbeat(0)),
     )
     default = compiled.timer(drawn[:1])
     if min(default(0) for _ in range(3)) < MIN_RUNTIME:  # the first call is slower
         raise TooFastError(f"the default configuration takes less than {MIN_RUNTIME / 1e3:g} us")
-    kept = [configuration for configuration in drawn if compiled.executable(configuration) is not None]
+    kept = [configuration for configuration in drawn if compiled.result(configuration) is not None]
     if len(kept) < 2:
         raise SkippedError(f"only its default configuration works: {next(iter(compiled.left_out.values()))}")
     ready = time.monotonic()
