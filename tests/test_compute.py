@@ -134,9 +134,7 @@ def _digests(root: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("address", ["layout:synthetic:random", "tile:synthetic"])
-def test_any_number_of_workers_writes_the_same_bytes(
-    address: str, tiny_collections: Path, tmp_path: Path, settings: Settings
-) -> None:
+def test_workers_write_the_same_bytes(address: str, tiny_collections: Path, tmp_path: Path, settings: Settings) -> None:
     collection, config = Collection.parse(address), settings()
     for workers in (0, 2):
         compute, root = compute_config(workers=workers) if workers else SERIAL, tmp_path / str(workers)

@@ -168,9 +168,7 @@ def test_object_arrays_and_other_files_are_neither_written_nor_mapped(tmp_path: 
             files.map_array(other)
 
 
-def test_errors_name_a_relative_path_and_not_its_temporary_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_name_a_relative_path_not_its_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PermissionError) as denied, files.atomic_path(Path("r.html")) as temporary:
         raise PermissionError(errno.EACCES, "Permission denied", str(temporary.absolute()))
@@ -195,9 +193,7 @@ def test_fingerprints_depend_on_content_and_not_on_key_order() -> None:
     assert len({files.fingerprint(value) for value in values}) == len(values)
 
 
-def test_the_digest_of_code_changes_with_any_module_of_a_package(
-    tmp_path: Path, make_plugin: Callable[[str, str], None]
-) -> None:
+def test_the_digest_of_code_covers_a_whole_package(tmp_path: Path, make_plugin: Callable[[str, str], None]) -> None:
     make_plugin("other", "")
     make_plugin("mine.inner", "")
     make_plugin("mine", "")

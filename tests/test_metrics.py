@@ -36,9 +36,7 @@ pairs = st.integers(1, 30).flatmap(
 
 
 @given(pairs, st.randoms(use_true_random=False))
-def test_tau_and_accuracy_are_scipys_and_the_definition_in_any_order_and_scale(
-    pair: tuple[Vector, Vector], random: Any
-) -> None:
+def test_tau_and_accuracy_are_scipys_in_any_order_and_scale(pair: tuple[Vector, Vector], random: Any) -> None:
     score, runtime = pair
     above = np.triu_indices(len(score), 1)
     a = np.sign(score[:, None] - score[None, :])[above]

@@ -49,9 +49,7 @@ def test_a_reader_that_stops_early_ends_the_process_quietly(
     assert capsys.readouterr().err == ""
 
 
-def test_columns_are_left_out_by_rank_and_cells_are_never_cut(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_columns_are_left_out_by_rank(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     columns = [Column("id"), Column("a\nb", 1, number=True), Column("c", 2), Column("empty"), Column("d", detail=True)]
     rows = [["漢字", "1", "c" * 30, "", "d"], ["x", "12", "c", "", "d"]]
     monkeypatch.delenv("COLUMNS", raising=False)

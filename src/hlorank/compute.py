@@ -88,7 +88,7 @@ def map_graphs(
     failures: list[BaseException] = []
     # A dead process ends all other calls, too; a dead task of a cluster does not.
     repeats = settings.retries if settings.form == "ray" else max(1, settings.retries)
-    with _open_workers(settings, outputs, resources) as workers:
+    with _workers(settings, outputs, resources) as workers:
         for _ in track(range(len(items)), title, console=Console(stderr=True), disable=not sys.stderr.isatty()):
             missing = max(not pending, workers.capacity() - len(pending))  # negative for a cluster that lost a node
             pending.extend((item, workers.start(function, item)) for item in itertools.islice(source, missing))
@@ -143,9 +143,7 @@ def _name(item: object) -> str:
 
 
 @contextmanager
-def _open_workers(
-    settings: ComputeConfig, outputs: Iterable[Path], resources: Mapping[str, float]
-) -> Iterator[_Workers]:
+def _workers(settings: ComputeConfig, outputs: Iterable[Path], resources: Mapping[str, float]) -> Iterator[_Workers]:
     """Yield the place where calls run; processes are killed where the work ends early."""
     if settings.form == "serial":
         yield _Workers(_call_here, lambda: 1)

@@ -50,9 +50,7 @@ def test_json_and_the_table_have_the_result_of_the_evaluator(
     assert f"{expected['kendall_tau']:.3f}" in shown[-1]
 
 
-def test_a_submission_of_rank_is_evaluated(
-    options: list[object], model: Path, graphs: list[Path], tmp_path: Path, call: Command
-) -> None:
+def test_a_submission(options: list[object], model: Path, graphs: list[Path], tmp_path: Path, call: Command) -> None:
     path = tmp_path / "submission.csv"
     ranked = call.json("rank", "--model", model, *graphs, "--csv", path, "--compare")
     rows = call.json("evaluate", path, *options)["per_graph"]

@@ -89,9 +89,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "models"
 
 
-def test_a_report_names_models_without_an_evaluation(
-    models: Path, call: Command, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_report_names_unevaluated_models(models: Path, call: Command, caplog: pytest.LogCaptureFixture) -> None:
     assert call("report", models, "-o", "out/some.html")[0] == "out/some.html\n"
     assert "layout:cpu:random" in Path("out/some.html").read_text(encoding="utf-8")
     assert "models/layout/cpu/random/gst" in caplog.text

@@ -49,9 +49,7 @@ def test_a_record_and_its_npz_file_have_equal_summaries(record: Path, tmp_path: 
     assert inspected(tmp_path / "record.npz", call) == [expected | {"file": str(tmp_path / "record.npz")}]
 
 
-def test_dumps_have_no_runtimes_and_are_kernels_without_configurable_nodes(
-    program: Path, nothing: Path, call: Command
-) -> None:
+def test_dumps_have_no_runtimes_and_may_be_kernels(program: Path, nothing: Path, call: Command) -> None:
     keys = ("kind", "configurable_nodes", "min_runtime_ns", "max_runtime_ns")
     for path, values in ((program, ["layout", 1, None, None]), (nothing, ["tile", 0, None, None])):
         (summary,) = inspected(path, call)
@@ -94,7 +92,7 @@ def test_files_that_fail_are_named_and_the_others_converted(
     assert out == f"{tmp_path / 'out' / 'record.npz'}\n"
 
 
-def test_a_dump_with_nothing_to_configure_is_left_out(
+def test_nothing_to_configure(
     program: Path, nothing: Path, tmp_path: Path, call: Command, caplog: pytest.LogCaptureFixture
 ) -> None:
     out = tmp_path / "out"

@@ -41,9 +41,7 @@ def test_the_first_line_names_the_model_and_the_address(model: Path, served: dic
     assert shown == f"hlorank serves {model} (linear_ranking of layout:synthetic:random) at http://{host}:{port}\n"
 
 
-def test_settings_that_cannot_be_used(
-    model: Path, served: dict[str, Any], call: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_settings(model: Path, served: dict[str, Any], call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as used:
         port = str(used.getsockname()[1])
         error = call.error("serve", "--model", "nowhere", "--port", port, status=1)  # before the model is loaded
@@ -155,9 +153,7 @@ def test_wrong_requests_do_not_fill_the_output(model: Path, graphs: list[Path]) 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
-def test_the_proxy_of_the_page_refuses_what_the_server_does_not(
-    model: Path, graphs: list[Path], tmp_path: Path
-) -> None:
+def test_the_proxy_of_the_page_refuses_what_the_server_takes(model: Path, graphs: list[Path], tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/serve.md").read_text(encoding="utf-8")
     body, proxy = json.dumps(make_request(graphs)).encode(), f"127.0.0.1:{free_port()}"
     length = headers(f"Content-Length: {len(body)}")

@@ -87,9 +87,7 @@ def test_the_best_of_each_collection(log: Log, call: Command, tmp_path: Path, mo
     assert best(call)[0]["model"] == f"runs:/{first}/model"
 
 
-def test_only_finished_trainings_on_the_same_features_are_compared(
-    log: Log, tracking: TrackingConfig, call: Command
-) -> None:
+def test_finished_trainings_on_the_same_features_compete(log: Log, tracking: TrackingConfig, call: Command) -> None:
     for data, tau, method in (("old", 0.75, "gst"), ("new", 0.25, "gst"), ("new", 0.5, "gst"), ("old", 0.25, "full")):
         run = log("tile:cpu", tau, method, data=data)
     for data, tau in (("full", 0.25), ("gst", 0.125)):
@@ -123,9 +121,7 @@ def test_means_over_seeds_and_folds_are_ranked_and_rows_are_told_apart(
     assert {"aaaaaaaa", lead} <= {*call("best")[0].split()}
 
 
-def test_the_best_of_a_sweep(
-    log: Log, tracking: TrackingConfig, call: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_best_of_a_sweep(log: Log, tracking: TrackingConfig, call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_run(tracking, "sweep", {NAME: "one"}) as (parent, _):
         pass
     monkeypatch.setenv(PARENT_VARIABLE, parent)
@@ -149,9 +145,7 @@ def test_errors_of_best(tracking: TrackingConfig, call: Command) -> None:
 
 @pytest.mark.parametrize("arguments", [["best"], ["register", "f" * 32]], ids=lambda arguments: arguments[0])
 @pytest.mark.usefixtures("tracking_environment")
-def test_a_store_that_can_not_be_used(
-    arguments: list[str], tmp_path: Path, call: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_store(arguments: list[str], tmp_path: Path, call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     (garbage := tmp_path / "garbage.db").write_text("garbage")
     for uri, shown, status in (
         ("http://me:secret@127.0.0.1:9", "http://***@127.0.0.1:9: no MLflow server answers", 1),

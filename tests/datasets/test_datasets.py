@@ -19,7 +19,6 @@ from hlorank.datasets import default_features, load, processed_store
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import LayoutFeatures
 from hlorank.featurize.featurize_collection import featurize_collection
-from hlorank.fetch.local import LocalConfig, fetch
 from hlorank.files import DataError
 from tests.data.npz_files import Arrays, layout_arrays, save, tile_arrays
 
@@ -114,9 +113,7 @@ def test_only_changed_graphs_are_written_again_also_behind_a_link(layout_tree: P
     assert {name.split("/")[2] for name in after} == {"a", "b"}
 
 
-def test_a_store_that_a_kill_left_incomplete_or_of_other_code_is_made_again(
-    layout_tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_store_or_one_of_other_code_is_made_again(layout_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = processed_store(LAYOUT, layout_tree)
     for lost in ("graphs.json", "stamp.json"):
         (store.root / lost).unlink()
@@ -293,13 +290,3 @@ def test_configurations_stay_on_disk(layout_tree: Path, columns: Any) -> None:
     assert isinstance(data.codes, np.memmap)
     assert data.codes.nbytes == len(data.codes) * 20
     assert len(pickle.dumps(data)) < 2**20, "of the configurations only their place"
-
-
-def test_the_bundled_sample_is_split_as_by_the_stage(tmp_path: Path) -> None:
-    collection, sample = Collection.parse("layout/cpu/default"), ROOT / "data" / "sample"
-    config = LocalConfig(root=str(sample), split_file=str(sample / "split.json"), folds=5, fold=0, collections=[])
-    fetch(collection, config, tmp_path / "raw")
-    dataset = load("layout/cpu/default", sample, cache=tmp_path / "cache")
-    files = {path.stem: split for split in SPLITS for path in (tmp_path / "raw" / split).glob("*.npz")}
-    assert {name: split for split, name in dataset.graphs} == files
-    assert len(dataset) == len(files) > 20

@@ -51,7 +51,6 @@ PARSED = {
     "docs/how-to/tracking-server.md": "a server in /srv; tests/runs/test_postgresql.py runs the part on PostgreSQL",
     "docs/how-to/use-tpugraphs.md": "a network",
     "docs/how-to/use-your-own-npz.md": "data in /data",
-    "docs/reference/metrics.md": "rankings of all collections",
     "data/models/README.md": "hours of measuring, and minutes of training",
     "data/tpu/README.md": "minutes of training",
     "docs/reference/stages.md": "the stages of the pipeline, which README.md runs",

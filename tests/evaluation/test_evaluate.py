@@ -19,12 +19,11 @@ from hlorank.data.collection import Collection, Split, graph_files, read_graph
 from hlorank.evaluation import evaluate as module
 from hlorank.evaluation.evaluate import SUBMISSION, ModelScores, evaluate, evaluate_collection
 from hlorank.evaluation.graph_report import PER_GRAPH, PREDICTIONS, WRONG, per_graph_columns
-from hlorank.evaluation.submission import check_orders, main, read_submission
+from hlorank.evaluation.submission import check_orders, read_submission
 from hlorank.featurize.features import GraphFeatures
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.files import METRICS, RUN, SCORES, DataError, read_json, write_json
 from hlorank.metrics import group_medians, noise_ceiling
-from hlorank.models.serialization import sealed
 from hlorank.stages.train import train
 from tests.evaluation.conftest import make_graph
 from tests.sections import compute_config
@@ -116,9 +115,7 @@ def test_means_over_graphs_by_split_and_rows_of_graphs(tmp_path: Path) -> None:
     ]
 
 
-def test_properties_that_the_model_misjudges_are_means_over_families(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_misjudged_properties_are_means_over_families(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hlorank.evaluation.graph_report.properties", lambda graph, rows, spec: {"index": rows})
     names = ("a.small", "a.large", "b")
     graphs = [replace(make_graph(range(12), range(12, 0, -1), name=name), family=name[0]) for name in names]
@@ -204,14 +201,13 @@ def test_files_that_name_another_order_of_configurations_are_refused_and_others_
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     submission = tmp_path / "report" / SUBMISSION
     shutil.copy(f"{submission}.orders.json", f"{path}.orders.json")  # the graphs of test are those of valid
-    main([str(merged := tmp_path / "merged.csv"), str(submission)])
-    check_orders(merged, LAYOUT, graphs)
+    check_orders(submission, LAYOUT, graphs)
     evaluate_collection(features, LAYOUT, settings, tmp_path / "report")
     assert len(caplog.records) == 1
     swapped = [replace(graphs[0], row_of=graphs[1].row_of), graphs[1]]
     for call in (
         lambda: evaluate_collection(Memory(valid=swapped), LAYOUT, config("valid", index_file=path), tmp_path),
-        lambda: check_orders(merged, LAYOUT, swapped),
+        lambda: check_orders(submission, LAYOUT, swapped),
     ):
         with pytest.raises(DataError, match=r"a: .*\.orders\.json"):
             call()
@@ -276,9 +272,6 @@ def test_a_model_is_evaluated_on_all_its_graphs(
     assert (metrics["valid/graphs"], metrics["test/graphs"]) == (2, 1)
     assert metrics["valid/kendall_tau"] > 0, "it was trained"
     assert not caplog.records
-    write_json(model / "spec.json", sealed(read_json(model / "spec.json") | {"steps": 0}))
-    assert evaluate(config, model, tmp_path / "again") == metrics
-    assert [record.levelname for record in caplog.records if "never trained" in record.getMessage()] == ["WARNING"]
     with pytest.raises(DataError, match="re-run the stage train"):
         evaluate(settings(method=method, collection="tile:synthetic"), model, tmp_path / "other")
     assert not (tmp_path / "other").exists()

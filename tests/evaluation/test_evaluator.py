@@ -76,9 +76,7 @@ def test_metrics_are_those_of_a_graph(tmp_path: Path) -> None:
     json.dumps(result, allow_nan=False)
 
 
-def test_arrays_tensors_and_lists_are_scores_and_wrong_ones_name_the_graph(
-    tiny_collections: Path, tmp_path: Path
-) -> None:
+def test_arrays_tensors_lists_are_scores_and_wrong_ones_name_the_graph(tiny_collections: Path, tmp_path: Path) -> None:
     evaluator = hlorank.Evaluator(LAYOUT, tiny_collections / "raw", "valid", tmp_path / "cache")
     rng = np.random.default_rng(0)
     scores: Scores = {name: rng.normal(size=count) for name, count in evaluator.configurations.items()}

@@ -66,9 +66,7 @@ def test_tile_metrics_rank_normalised_runtimes() -> None:
         ([0], [5], "fewer than two distinct runtimes; one distinct configuration"),
     ],
 )
-def test_a_graph_without_anything_to_rank_has_notes_and_no_metrics(
-    row_of: list[int], runtime: list[int], note: str
-) -> None:
+def test_a_graph_with_nothing_to_rank_has_notes_alone(row_of: list[int], runtime: list[int], note: str) -> None:
     report = report_graph("layout", "test", make_graph(row_of, runtime), np.array(row_of, dtype=np.float64))
     assert ({report[name] for name in (*metric_names("layout"), "wrong", *WRONG)}, report["note"]) == ({None}, note)
 

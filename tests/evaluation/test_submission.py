@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import ArrayLike
 
 from hlorank.data.collection import Collection
-from hlorank.evaluation.submission import main, open_submission, read_scores, read_submission
+from hlorank.evaluation.submission import open_submission, read_scores, read_submission
 from hlorank.files import DataError
 from tests.data.npz_files import Arrays, same_folder, save
 
@@ -56,19 +56,6 @@ def test_a_written_file_is_read_back(
     kept = 5 if collection.kind == "tile" else None
     read = {row_id: indices.tolist() for row_id, indices in read_submission(path)}
     assert read == {f"{collection}:{graph}": ranking[:kept].tolist() for graph, ranking in rankings.items()}
-
-
-def test_files_of_several_collections_are_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    header, layout, tile = GOOD.splitlines(keepends=True)
-    files = [write(tmp_path, header + row, f"{i}.csv") for i, row in enumerate((layout, tile))]
-    merged, other = tmp_path / "merged.csv", tmp_path / "other.csv"
-    main([str(merged), *map(str, files)])
-    assert merged.read_text() == GOOD
-    assert "merged.csv: 2 rows" in capsys.readouterr().out.replace("\n", "")
-    for file, complaint in ((merged, r"merged\.csv: layout:nlp:random:a: "), (write(tmp_path, ""), "line 1")):
-        with pytest.raises(DataError, match=complaint):
-            main([str(other), str(files[0]), str(file)])
-    assert not other.exists()
 
 
 @same_folder

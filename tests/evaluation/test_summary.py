@@ -23,9 +23,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
     return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines() if line]
 
 
-def test_rows_by_collection_split_and_method(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rows_of_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
     reports, model = tmp_path / "reports", tmp_path / "models/layout/xla/random/full/spec.json"
     indexed = {"test": UNRANKED, "valid": {**LAYOUT, "indexed": {**LAYOUT, "graphs": 3}}}
     for place, metrics in {
@@ -62,9 +60,7 @@ def test_rows_by_collection_split_and_method(
     assert {*metric_names("layout"), *metric_names("tile")} <= METRIC_COLUMNS.keys(), "all are shown"
 
 
-def test_a_folder_without_reports_and_a_broken_file_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_reports_and_a_broken_file_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([str(tmp_path / "reports")])
     assert caught.value.code == 1

@@ -1,7 +1,6 @@
 """Origins of plugins and of own data, local and hlo: copies, conversions, re-runs, new splits."""
 
 import json
-import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -99,9 +98,7 @@ def output(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("below", ["", "npz"])
-def test_a_tree_is_copied_byte_by_byte_and_a_second_run_copies_only_changed_files(
-    own: Path, output: Path, below: str
-) -> None:
+def test_a_tree_is_copied_and_a_second_run_copies_only_changed_files(own: Path, output: Path, below: str) -> None:
     def fetched() -> dict[str, int]:
         """Fetch, and compare the copies; return their inodes, which a new copy changes."""
         fetch(TILE, local(own), output)
@@ -272,9 +269,7 @@ def programs(root: Path, *, split: Split = "test", extra: bool = False) -> HloCo
 
 
 @pytest.mark.parametrize("below", ["", "pb"])
-def test_the_datasets_tree_keeps_its_splits_and_a_second_fetch_removes_graphs_without_a_protobuf(
-    own: Path, output: Path, below: str
-) -> None:
+def test_the_datasets_tree_keeps_its_splits_and_loses_removed_protobufs(own: Path, output: Path, below: str) -> None:
     for nanoseconds, name in enumerate(("train/a", "train/b", "valid/a"), start=1):
         write(own / below / LAYOUT.path / f"{name}.pb", record(nanoseconds))
     hlo.fetch(LAYOUT, programs(own), output)
@@ -288,14 +283,11 @@ def test_the_datasets_tree_keeps_its_splits_and_a_second_fetch_removes_graphs_wi
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_a_flat_folder_of_dumps_goes_to_one_split(
-    own: Path, output: Path, split: Split, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_flat_folder_is_one_split(own: Path, output: Path, split: Split, caplog: pytest.LogCaptureFixture) -> None:
     write(own / "jit_f.before.hlo.pb", module())
     write(own / "jit_add.before.hlo.pb", module("add"))
     (own / "memory-usage-report.pb").write_bytes(b"not HLO")
-    with caplog.at_level(logging.WARNING):
-        hlo.fetch(LAYOUT, programs(own, split=split, extra=True), output)
+    hlo.fetch(LAYOUT, programs(own, split=split, extra=True), output)
     files = {f"{split}/jit_f.before.extra.npz", f"{split}/jit_f.before.npz"}
     assert {path.relative_to(output).as_posix() for path in output.rglob("*.*")} == files
     assert read_graph(output / split / "jit_f.before.npz", "layout").measurements.withheld

@@ -69,9 +69,7 @@ def test_fetch_writes_the_tree_and_resumes_to_the_same_bytes(collection: Collect
     assert (output / "train/synthetic_train_000.npz").stat().st_mtime_ns == kept.st_mtime_ns
 
 
-def test_graphs_depend_on_settings_and_code_and_not_on_their_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_graphs_depend_on_settings_and_code_not_on_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fetch(RANDOM, CONFIG, tmp_path)
     before = contents(tmp_path)
     assert len(set(before.values())) == len(before)

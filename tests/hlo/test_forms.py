@@ -149,9 +149,7 @@ def test_the_suffix_does_not_matter(tmp_path: Path) -> None:
         (STABLEHLO, "}\n}\n", "", "line 6", ""),
     ],
 )
-def test_an_error_of_the_parser_has_line_column_and_instruction(
-    tmp_path: Path, text: str, old: str, new: str, place: str, found: str
-) -> None:
+def test_a_parser_error_names_its_place(tmp_path: Path, text: str, old: str, new: str, place: str, found: str) -> None:
     assert old in text
     error = refused(write(tmp_path / "bad.txt", new.join(text.rsplit(old, 1))))
     assert error.key.startswith(place)

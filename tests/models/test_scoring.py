@@ -45,9 +45,7 @@ make_model = partial(random_graphs.make_model, aggregation="mean", block=BLOCK, 
         ("tile", 1, 0, []),
     ],
 )
-def test_neither_memory_nor_what_is_ranked_together_changes_a_score(
-    kind: str, segments: int, halo: int, more: list[str]
-) -> None:
+def test_neither_memory_nor_grouping_changes_a_score(kind: str, segments: int, halo: int, more: list[str]) -> None:
     model = make_model(kind, block=[*BLOCK, *more], permutations=5)
     graph = make_inputs(segments=segments, halo=halo, kind=kind, distinct=30)
     expected = score_configurations(model, graph, ROWS, 2**40)

@@ -179,9 +179,7 @@ def test_bad_options_leave_everything_as_it_was(features: Path, output: Path, tm
 
 
 @pytest.mark.parametrize("name", ["made_from.json", "segment_of.npy", "local_codes.npy", "halo.npy"])
-def test_a_damaged_partition_or_that_of_another_graph_is_named_and_made_again(
-    features: Path, output: Path, name: str
-) -> None:
+def test_a_damaged_or_foreign_partition_is_named_and_made_again(features: Path, output: Path, name: str) -> None:
     before, store = contents(output), FeatureStore(features)
     graph = store.graphs("train")[0]
     path = graph_folder(output, "train", graph) / name

@@ -44,7 +44,7 @@ def layouts(given: InputGraph) -> LayoutConfigurations:
 
 
 @pytest.mark.parametrize(("opcode", "rank", "count"), [("reshape", 2, 27), ("dot", 1, 1), ("add", 2, 0)])
-def test_a_program_with_few_configurations_has_all_of_them(
+def test_few_configurations_are_all_drawn(
     opcode: str, rank: int, count: int, spec: FeatureSpec, tmp_path: Path
 ) -> None:
     """27: of three layouts of two dimensions, the default of the compiler, or each of two orders; 1: the default."""
@@ -125,7 +125,7 @@ def test_extra_features_are_in_a_protobuf_and_next_to_an_npz_file(spec: FeatureS
     np.testing.assert_equal(dict(given.extra), dict(drawn.extra))
 
 
-def test_too_many_choices_are_refused(
+def test_choice_limit(
     spec: FeatureSpec, tiny_collections: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     npz = next(tiny_collections.glob("raw/layout/*/*/valid/*.npz"))
@@ -152,9 +152,7 @@ def test_too_many_choices_are_refused(
         assert caught.value.found == f"{choices:,} ({configurations:,} x {nodes_:,})"
 
 
-def test_files_that_cannot_be_read_are_named(
-    spec: FeatureSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_cannot_be_read(spec: FeatureSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(path: Path) -> None:
         with pytest.raises(DataError) as caught:
             list(reader(spec).read(path))

@@ -176,9 +176,7 @@ class Refusing(BaseHTTPRequestHandler):
         ("http://me:secret@127.0.0.1:{other}", "the MLflow server refuses requests: status 404"),
     ],
 )
-def test_a_server_that_cannot_be_used(
-    address: str, reason: str, tracking: TrackingConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_server(address: str, reason: str, tracking: TrackingConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error is one line, without the password, at once; MLflow itself would try for minutes."""
     if address.startswith("postgresql"):
         pytest.importorskip("psycopg", reason="needs psycopg (extra postgresql)")

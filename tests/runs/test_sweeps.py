@@ -115,9 +115,7 @@ def artifact(client: MlflowClient, parent: Any, name: str) -> str:
     return Path(client.download_artifacts(parent.info.run_id, f"sweep/{name}")).read_text()
 
 
-def test_a_sweep_is_the_parent_of_its_jobs_and_has_their_table(
-    call: Call, client: MlflowClient, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_has_a_table_of_its_jobs(call: Call, client: MlflowClient, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("method=full,gst", "seed=0,1", "model.width=20") == 0
     (parent,) = sweeps(client)
     assert parent.info.status == "FINISHED"
@@ -145,9 +143,7 @@ def test_an_override_of_any_length_and_links_to_trainings_that_had_finished(call
     assert "/runs/" not in first.data.tags[NOTE]
 
 
-def test_failed_jobs_are_reported_and_do_not_stop_the_others(
-    call: Call, client: MlflowClient, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failed_jobs_do_not_stop_others(call: Call, client: MlflowClient, capsys: pytest.CaptureFixture[str]) -> None:
     """A wrong configuration fails before its training begins: it has a run without one."""
     assert call("seed=-a,0", "model.width=13,20", "hydra.sweeper.max_batch_size=2") == 1
     errors = capsys.readouterr().err.splitlines()

@@ -76,7 +76,7 @@ def test_parameters_metrics_and_artifacts_of_a_run(
     assert (run.info.status, run.info.run_name) == ("FINISHED", "gst layout:synthetic:random")
     tags, parameters = run.data.tags, run.data.params
     described = {"collection": "layout:synthetic:random", "experiment": "best_layout", "method": "gst"}
-    described |= {"data": spec.data, "trained": "True", "mlflow.source.git.commit": commit}
+    described |= {"data": spec.data, "mlflow.source.git.commit": commit}
     assert {key: tags[key] for key in described} == described
     assert (len(tags[FINGERPRINT]), "3 graphs of train" in tags[NOTE]) == (16, True)
     values = {"trainer.max_epochs": "3", "model.pooling": "['mean', 'max']", "partition.max_nodes": "20", "seed": "0"}

@@ -235,9 +235,7 @@ def test_all_wrong_and_unread_keys_are_reported_before_anything_is_written(
 
 
 @pytest.mark.parametrize("name", ["train", "evaluate"])
-def test_a_password_in_conf_ends_a_multirun_before_it_is_written_again(
-    name: str, call_stage: CallStage, tmp_path: Path
-) -> None:
+def test_a_password_in_conf_ends_a_multirun_at_once(name: str, call_stage: CallStage, tmp_path: Path) -> None:
     path = tmp_path / "conf/tracking/sqlite.yaml"
     path.write_text(path.read_text().replace("sqlite:///mlflow.db", "http://me:secret@host"))
     (line,) = call_stage(name, "-m", "collection=tile/a,tile/b")

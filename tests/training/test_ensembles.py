@@ -67,9 +67,7 @@ def test_members_are_the_trainings_of_their_seeds(method: str, settings: Setting
     assert metrics["train/parameters"] == 2 * sum(parameter.numel() for parameter in members[0].parameters())
 
 
-def test_folds_choose_on_the_graphs_that_they_hold_out(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folds_choose_on_held_out_graphs(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained, ranked = dict[int, dict[str, int]](), dict[int, set[str]]()
     draw, validate = StepData.step, RankingModule.validation_step
 
@@ -145,9 +143,7 @@ def test_models_and_baselines_are_saved_and_scored_together(settings: Settings, 
 
 
 @pytest.mark.parametrize("graphs", [1, 2])
-def test_what_validation_does_not_support_does_not_join(
-    graphs: int, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unsupported_baselines_do_not_join(graphs: int, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first of two baselines ranks the graphs of valid as the networks do not; the second ranks in its reverse."""
     config = settings(ensemble__baselines="[linear_ranking,linear_ranking]")
     setup = prepare(config, ALONE)

@@ -1,7 +1,6 @@
 """Whole trainings: their files, determinism, the epoch that is kept, averaged weights, and head finetuning."""
 
 import json
-import logging
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +16,6 @@ import hlorank
 from hlorank.compute import ComputeError
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection
-from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import TileFeatures
 from hlorank.featurize.featurize_collection import featurize_collection
 from hlorank.files import SPEC, read_json
@@ -142,31 +140,6 @@ def test_finetuning_trains_the_head_alone(averaging: str, settings: Settings, tm
     assert all(name.startswith("0.head.") for name in changed)
 
 
-def test_nothing_to_train_on(
-    settings: Settings,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    history: History,
-    runs: Runs,
-) -> None:
-    monkeypatch.setattr(FeatureStore, "trainable", lambda self, split: [])
-    config = settings()
-    with caplog.at_level(logging.WARNING):
-        assert train(config, tmp_path / "model") is None
-    assert "no graph to train on" in caplog.text
-    (model,), spec = load_model(tmp_path / "model", CPU)
-    assert spec.steps == 0
-    torch.manual_seed(config.seed)
-    initial = CostModel(config.model, model.sizes, config.segments.aggregation)
-    initial.encoder.start_opcodes(spec.features.opcode_embedding)
-    for name, value in initial.state_dict().items():
-        assert torch.equal(value, model.state_dict()[name])
-    assert history(tmp_path / "model") == []
-    (run,) = runs(config)
-    assert (run.info.status, run.data.tags["trained"]) == ("FINISHED", "False")
-
-
 def test_a_training_starts_with_the_weights_of_a_pretrained_model_of_the_same_features(
     settings: Settings, tiny_collections: Path, tmp_path: Path
 ) -> None:
@@ -207,11 +180,11 @@ def test_a_training_that_diverges_ends_with_its_best_epoch_or_in_one_line(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Runs, history: History
 ) -> None:
     diverging = settings(trainer__learning_rate=1e30)
-    with pytest.raises(ComputeError, match=r"^epoch 1, step [12]: .* trainer.learning_rate=1e\+30; "):
+    with pytest.raises(ComputeError, match=r"^epoch 1: .* trainer.learning_rate=1e\+30; "):
         train(diverging, tmp_path / "model")
     with monkeypatch.context() as patched:
         patched.setattr(training_setup, "rankable_graphs", lambda *_: [])
-        with pytest.raises(ComputeError, match=r"^epoch 1, step [12]: "):
+        with pytest.raises(ComputeError, match=r"^epoch 1: "):
             train(diverging, tmp_path / "model")
     assert {run.info.status for run in runs(diverging)} == {"FAILED"}
     validate_with(monkeypatch, [0.25, math.nan, 0.5])
@@ -223,8 +196,7 @@ def test_nothing_to_validate_on(
     settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture, without_valid: None, history: History
 ) -> None:
     config = settings(trainer__max_epochs=6, trainer__patience=2, trainer__learning_rate=1.0)
-    with caplog.at_level(logging.WARNING):
-        assert train(config, tmp_path / "model") is None
+    assert train(config, tmp_path / "model") is None
     assert "no graph of valid can be ranked" in caplog.text
     rows = history(tmp_path / "model")
     assert {row["valid_kendall_tau"] for row in rows} == {""}

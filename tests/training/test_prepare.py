@@ -59,7 +59,7 @@ def test_members_differ_in_their_seed(members_of: Callable[..., list[Member]]) -
     assert not set(seeds) & {member.seed for member in members_of(4, 1, seed=8)}
 
 
-def test_folds_hold_out_every_graph_once_and_families_of_the_store_together(
+def test_folds_hold_out_every_graph_once_and_families_together(
     members_of: Callable[..., list[Member]],
 ) -> None:
     members = members_of(2, 3)
@@ -140,9 +140,7 @@ def test_method_auto(
 
 
 @pytest.mark.parametrize("method", ["gst", "auto"])
-def test_the_segments_of_the_graphs_are_open_one_by_one(
-    method: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_segments_are_opened_one_by_one(method: str, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some systems allow a process 1,024 open files, and the segments of a graph are three."""
     opened, alive, open_partition = WeakSet[Partition](), list[int](), GraphLoader.open_partition
 
@@ -185,9 +183,7 @@ def test_the_segments_of_the_graphs_are_open_one_by_one(
         ),
     ],
 )
-def test_a_mistake_is_reported_and_nothing_is_written(
-    values: dict[str, Any], message: str, settings: Settings, tmp_path: Path
-) -> None:
+def test_a_mistake_writes_nothing(values: dict[str, Any], message: str, settings: Settings, tmp_path: Path) -> None:
     config, before = settings(**values), sorted(tmp_path.rglob("*"))
     with pytest.raises(ConfigError, match=message):
         prepared(config)
@@ -245,9 +241,7 @@ def test_all_libraries_have_the_threads_of_a_training_and_wait_without_a_core(se
 
 
 @pytest.mark.parametrize("method", ["gst", "linear_ranking"])
-def test_the_key_has_the_code_that_can_change_the_result(
-    method: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_key_has_the_code_of_the_result(method: str, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not that of the commands: a new table must not train a sweep again."""
     digested: list[tuple[str, ...]] = []
 

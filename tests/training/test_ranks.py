@@ -120,9 +120,7 @@ def test_work_is_dealt_evenly() -> None:
 
 
 @pytest.mark.parametrize("method", ["gst", "gst_ed"])
-def test_each_graph_of_a_step_is_computed_by_one_rank(
-    method: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_graph_of_a_step_has_one_rank(method: str, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     config = settings(method=method, trainer__graphs_per_step=4, trainer__steps_per_epoch=6)
     keys = [(epoch, index) for epoch in (0, 1) for index in range(24)]
     setup = open_setup(config)
@@ -211,9 +209,7 @@ TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", *STAGE]
 
 
 @pytest.mark.slow
-def test_a_killed_rank_ends_all_and_the_training_continues(
-    settings: Settings, tmp_path: Path, runs: Runs, history: History
-) -> None:
+def test_a_killed_rank_ends_all_and_resumes(settings: Settings, tmp_path: Path, runs: Runs, history: History) -> None:
     """Kill -9 of rank 1; then the same training, to the weights of one without."""
     changes = {"trainer__graphs_per_step": 2, "trainer__max_epochs": 12, "trainer__patience": 99, "method": "gst_ed"}
     config = settings(**DROPOUT, **changes, output=tmp_path / "resumed")
@@ -257,9 +253,7 @@ def test_a_silent_rank_ends_all(settings: Settings, tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.slow
-def test_ranks_wait_for_what_rank_0_does_alone(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_wait_for_work_of_rank_0(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 waits longer than the limit for another process with the same training."""
 
     finished = training_module._finished

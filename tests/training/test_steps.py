@@ -89,7 +89,7 @@ def test_every_graph_once_a_round(steps_per_epoch: int, graphs_per_step: int, se
 @pytest.mark.filterwarnings("ignore:os.fork")  # an earlier test of this process may have started JAX
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on machines of one core
 @pytest.mark.parametrize("changes", [{}, {"method": "gst", "model__drop_edge": 0.5}])
-def test_any_number_of_workers_plans_the_same_steps(
+def test_workers_plan_the_same_steps(
     changes: dict[str, Any], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "jax", raising=False)
@@ -114,9 +114,7 @@ def test_any_number_of_workers_plans_the_same_steps(
 
 
 @pytest.mark.filterwarnings("ignore:os.fork")
-def test_an_error_of_a_worker_is_that_of_the_training(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_a_worker_is_raised(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def step(self: StepData, epoch: int, index: int) -> Step:
         raise DataError("codes", "3 columns", 4, file=tmp_path / "codes.npy")
 
@@ -182,7 +180,7 @@ def test_a_working_set_fills_at_most_its_table_entries(bound: int | None, settin
 
 
 @pytest.mark.parametrize(("collection", "each"), [("layout:synthetic:random", 17), ("tile:synthetic", 9)])
-def test_the_files_of_few_graphs_are_open_at_once(
+def test_few_files_are_open_at_once(
     collection: str, each: int, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hlorank.training.step_data._OPEN_FILES", each)
@@ -223,7 +221,7 @@ def test_a_layer_adds_the_states_that_it_keeps() -> None:
     assert 1 <= (kept[1] - kept[0]) / bytes_of_states <= 2  # the backward pass needs memory too
 
 
-def test_a_bound_divides_segments_and_refuses_what_is_smaller_than_a_configuration(
+def test_a_bound_divides_segments_and_refuses_less_than_a_configuration(
     settings: Callable[..., Config],
 ) -> None:
     setup = open_setup(settings(method="full"))

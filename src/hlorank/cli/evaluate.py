@@ -30,9 +30,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="a CSV file with the columns graph, configuration and score; an npz file with an array of scores for each "
         "graph; or a Kaggle submission of layouts, as `hlorank rank --csv` writes it",
     )
-    parser.add_argument(
-        "--collection", required=True, metavar="ADDRESS", help="layout:<source>:<search> or tile:<source>"
-    )
+    address = "layout:<source>:<search> or tile:<source>"
+    parser.add_argument("--collection", required=True, metavar="ADDRESS", help=address)
     parser.add_argument(
         "--root",
         default=RAW,
@@ -43,9 +42,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--cache", metavar="DIR", help="folder of processed graphs (default: processed, in --root)")
     shown = parser.add_argument_group("output")
     shown.add_argument("--wide", action="store_true", help="print all columns, also if the terminal is too narrow")
-    shown.add_argument(
-        "--json", action="store_true", help="print a JSON object: means, and per_graph, a list of graphs"
-    )
+    shown.add_argument("--json", action="store_true", help="print a JSON object: means, and per_graph, all graphs")
     parser.set_defaults(run=run)
 
 

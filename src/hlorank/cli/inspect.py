@@ -120,9 +120,8 @@ def add_convert(commands: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("file", nargs="+", metavar="FILE", help=HELP)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder for the npz files")
-    parser.add_argument(
-        "--extra", action="store_true", help="also write <graph>.extra.npz, with features beyond the official 140"
-    )
+    meaning = "also write <graph>.extra.npz, with features beyond the official 140"
+    parser.add_argument("--extra", action="store_true", help=meaning)
     add_program_options(parser)
     parser.set_defaults(run=_convert)
 

@@ -1,4 +1,6 @@
-"""Programs named on a command line: files, folders, globs, JAX functions, and the standard input."""
+"""Inputs of commands: programs as files, folders, globs, JAX functions and the standard input; and the model."""
+
+from __future__ import annotations
 
 import argparse
 import atexit
@@ -9,11 +11,16 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hlorank.config import ConfigError
-from hlorank.files import DataError
+from hlorank.files import SPEC, DataError, read_json
 from hlorank.hlo.reader import DUMPS, dumped_stages, program_files
 from hlorank.hlo.xla_process import XlaError, in_process
+from hlorank.terminal import add_number
+
+if TYPE_CHECKING:
+    from hlorank.ranking.ranker import Ranker
 
 FORMS = "a file, or a JAX function as module:function, such as mymod:step"
 HELP = (
@@ -143,3 +150,31 @@ def _traced(function: str, arguments: str | None, dump: str | None, backend: str
     except XlaError as error:
         raise ConfigError(f"program {function!r}: {error}") from None
     return Program(path, function)
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of a command that scores configurations."""
+    help_of_model = "a model folder, an MLflow run id, or models:/<name>@champion"
+    parser.add_argument("--model", required=True, metavar="MODEL", help=help_of_model)
+    add_number(parser, "--memory", 256, "limit of the memory of activations while scoring", metavar="MIB")
+    parser.add_argument(
+        "--accelerator",
+        choices=["auto", "cpu", "cuda"],
+        default="auto",
+        help="device; auto is CUDA where PyTorch finds it (default: %(default)s)",
+    )
+
+
+def collection_of(folder: Path) -> str:
+    """Return the address of the collection that a model was trained on."""
+    return str(read_json(folder / SPEC).get("collection", ""))
+
+
+def open_ranker(model: str, memory_mib: int, accelerator: str) -> Ranker:
+    """Return the ranker of a reference of `model_folder`."""
+    from hlorank.runs.find import model_folder
+
+    folder = model_folder(model)  # before PyTorch is imported, which takes seconds
+    from hlorank.ranking.ranker import Ranker
+
+    return Ranker(folder, memory_mib * 2**20, accelerator)

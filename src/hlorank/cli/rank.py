@@ -11,13 +11,19 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from hlorank.cli.model import add_model_arguments, collection_of, open_ranker
-from hlorank.cli.programs import HELP, Program, add_program_options, find_programs, is_function
+from hlorank.cli.programs import (
+    HELP,
+    Program,
+    add_model_arguments,
+    add_program_options,
+    collection_of,
+    find_programs,
+    is_function,
+    open_ranker,
+)
 from hlorank.cli.rank_output import export, print_rankings, submission, warn_of_stages
 from hlorank.config import ComputeConfig, ConfigError
+from hlorank.data.graph import Int64
 from hlorank.fetch.hlo import check_names
 from hlorank.files import DataError, counted
 from hlorank.hlo.configurations import NothingToConfigureError
@@ -114,7 +120,7 @@ def _check(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"{option} {folder}: not a folder")
 
 
-_Ranked = tuple[dict[str, Any], NDArray[np.int64] | None]
+_Ranked = tuple[dict[str, Any], Int64 | None]
 """The printed facts of a graph, and its ranking of (configurations,) int64 for a submission."""
 
 _opened = lru_cache(maxsize=1)(open_ranker)

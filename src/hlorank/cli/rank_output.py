@@ -169,9 +169,8 @@ def export(folder: Path, given: InputGraph, row: dict[str, Any], model: str, col
     about = {"hlorank": __version__, "model": model, "collection": collection}
     configuration = to_configuration(given.module, layouts, about | {key: row[key] for key in ("rank", "score")})
     module = apply(given.module, configuration).SerializeToString()
-    json_file, protobuf, text = (
-        folder / f"{given.measured.name}{suffix}" for suffix in (".json", ".hlo.pb", ".hlo.txt")
-    )
+    name = given.measured.name
+    json_file, protobuf, text = (folder / f"{name}{suffix}" for suffix in (".json", ".hlo.pb", ".hlo.txt"))
     write_json(json_file, configuration.model_dump(mode="json"))
     write_atomic(protobuf, lambda file: file.write(module))
     if not has_jaxlib():

@@ -42,9 +42,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--evaluate", action="store_true", help=meaning)
     folders = parser.add_argument_group("folders of the graphs that --evaluate scores")
     for name in ("features", "segments"):
-        folders.add_argument(
-            f"--{name}", type=Path, default=Path("data", name), metavar="DIR", help="(default: %(default)s)"
-        )
+        default = Path("data", name)
+        folders.add_argument(f"--{name}", type=Path, default=default, metavar="DIR", help="(default: %(default)s)")
     parser.set_defaults(run=run)
 
 
@@ -62,9 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         name = f"{run.collection} {run.method}, seed {run.seed or 'unknown'}, {run.place}"
         _log.warning("not evaluated: %s", one_line(f"{name}: {run.unscored}" if run.unscored else name))
     if missing and not arguments.evaluate:
-        _log.warning(
-            "not evaluated: %d of %s; --evaluate scores them on valid", len(missing), counted(len(runs), "run")
-        )
+        _log.warning("not evaluated: %d of %s; --evaluate scores them", len(missing), counted(len(runs), "run"))
     sys.stdout.write(f"{arguments.output}\n")
     return 0
 

@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from hlorank.cli.model import add_model_arguments, open_ranker
+from hlorank.cli.programs import add_model_arguments, open_ranker
 from hlorank.config import ConfigError
 from hlorank.files import one_line
 from hlorank.terminal import min_int

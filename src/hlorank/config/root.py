@@ -94,11 +94,8 @@ class EvaluateConfig(Section):
 
     @model_validator(mode="after")
     def _check_index_file(self) -> Self:
-        return self.require(
-            self.index_file is None or "valid" in self.splits,
-            "splits",
-            f"valid among them, of which index_file={self.index_file} lists graphs",
-        )
+        expected = f"valid among them, of which index_file={self.index_file} lists graphs"
+        return self.require(self.index_file is None or "valid" in self.splits, "splits", expected)
 
 
 class ComputeConfig(Section):
@@ -122,9 +119,8 @@ class ComputeConfig(Section):
 
     @model_validator(mode="after")
     def _check_address(self) -> Self:
-        return self.require(
-            self.form != "ray" or self.address is not None, "address", "auto, host:port or ray://host:port"
-        )
+        valid = self.form != "ray" or self.address is not None
+        return self.require(valid, "address", "auto, host:port or ray://host:port")
 
     @classmethod
     def of_cluster(cls, address: str, gpus: float = 0) -> Self:

@@ -67,9 +67,8 @@ class ModelConfig(Section):
     @model_validator(mode="after")
     def _check_layers(self) -> Self:
         layers = len(self.stem) + self.blocks * len(self.block) + len(self.post_layers)
-        return self.require(
-            layers <= MAX_LAYERS, "blocks", f"at most {MAX_LAYERS} layers with those of stem and post_layers"
-        )
+        expected = f"at most {MAX_LAYERS} layers with those of stem and post_layers"
+        return self.require(layers <= MAX_LAYERS, "blocks", expected)
 
 
 class SegmentsConfig(Section):

@@ -92,7 +92,7 @@ def processed_store(
     if not _is_stamped(place, stamp):
         with one_process(place / _LOCK, f"the processing of {folder}"):
             if not _is_stamped(place, stamp):  # by a process that had the lock
-                files = _by_split(sources, folder, collection, tree / _SPLIT_FILE)
+                files = _splits(sources, folder, collection, tree / _SPLIT_FILE)
                 if columns == "official":
                     store_official(files, collection.kind, place)
                 else:
@@ -116,7 +116,7 @@ def _is_stamped(place: Path, stamp: dict[str, str]) -> bool:
     return False
 
 
-def _by_split(
+def _splits(
     sources: dict[Path, Split], folder: Path, collection: Collection, split_file: Path
 ) -> dict[Split, list[Path]]:
     """Return the files of each split: that of the tree, or, for files directly in the folder, of the split file."""

@@ -73,8 +73,6 @@ class ModelScores:
         if spec.data != graphs.fingerprint:
             expected = f"data {spec.data}, which the model was trained on"
             raise DataError("data", expected, f"{graphs.fingerprint}; re-run the stage train", file=self.model / SPEC)
-        if spec.steps == 0:
-            log.warning("%s: the model was never trained; its scores are meaningless", self.model)
         facts: dict[str, Any] = {EXPERIMENT: files.recorded_run(self.model).get(EXPERIMENT), "steps": spec.steps}
         facts["model"] = read_json(self.model / SPEC)["spec_sha256"]
         facts["one_segment"] = trained.partition is not None and self.one_segment

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hlorank import metrics as measures
 from hlorank.data.collection import Kind, Split
 from hlorank.data.configurations import LAYOUT_DIMS, LAYOUT_TENSORS
+from hlorank.data.graph import Int64
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures
 from hlorank.featurize.tile_columns import tile_names
@@ -53,7 +54,7 @@ def per_graph_columns(kind: Kind) -> list[str]:
     return [*identity, *metric_names(kind), *noise, "wrong", *WRONG, "note"]
 
 
-def rank_metrics(kind: Kind, row_of: NDArray[np.int64], score: Float64, label: Float64) -> dict[str, float]:
+def rank_metrics(kind: Kind, row_of: Int64, score: Float64, label: Float64) -> dict[str, float]:
     """Return all metrics of one graph's ranking, given each configuration's distinct one, score and label.
 
     Labels must have at least two different values.
@@ -69,9 +70,7 @@ def rank_metrics(kind: Kind, row_of: NDArray[np.int64], score: Float64, label: F
     }
 
 
-def report_graph(
-    kind: Kind, split: Split, graph: GraphFeatures, scores: Float64, listed: NDArray[np.int64] | None = None
-) -> Row:
+def report_graph(kind: Kind, split: Split, graph: GraphFeatures, scores: Float64, listed: Int64 | None = None) -> Row:
     """Return a graph's row of per_graph.csv, over all configurations or over the `listed` ones, (listed,) with repeats.
 
     `scores` are (configurations,), larger = slower, equal for repeated configurations. Metrics and errors are None if
@@ -147,7 +146,7 @@ def mean_metrics(kind: Kind, rows: Sequence[Row]) -> dict[str, Any]:
     return means("all") | indexed
 
 
-def properties(graph: GraphFeatures, rows: NDArray[np.int64], spec: FeatureSpec) -> dict[str, Float64]:
+def properties(graph: GraphFeatures, rows: Int64, spec: FeatureSpec) -> dict[str, Float64]:
     """Return the properties of distinct configurations, (rows,) numbers by name, in words of the compiler.
 
     Columns of tiles that have the order of another column within a kernel, and zeros of layouts, are left out.
@@ -166,7 +165,7 @@ def properties(graph: GraphFeatures, rows: NDArray[np.int64], spec: FeatureSpec)
 
 
 def _layouts(
-    opcode: str, configurations: LayoutFeatures, rows: NDArray[np.int64], chosen: NDArray[np.bool_]
+    opcode: str, configurations: LayoutFeatures, rows: Int64, chosen: NDArray[np.bool_]
 ) -> Mapping[str, Float64]:
     """Return the properties of the nodes of one opcode."""
     codes = configurations.codes[rows][:, chosen]
@@ -183,7 +182,7 @@ def _layouts(
     return found
 
 
-def subsample(label: Float64, count: int) -> NDArray[np.int64]:
+def subsample(label: Float64, count: int) -> Int64:
     """Return at most `count` configurations, from the fastest to the slowest, evenly spaced in the measured ranking."""
     last = len(label) - 1
     return measures.ranking(label)[np.linspace(0, last, min(last + 1, count)).astype(np.int64)]

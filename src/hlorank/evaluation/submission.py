@@ -3,19 +3,16 @@
 A submission has rankings of graphs with withheld labels. The releases of TpuGraphs hold the same configurations in
 different orders: `<file>.orders.json` next to a file says which order its indices refer to, <collection>:<graph> ->
 `order_fingerprint`, as in the MANIFEST.json of fetch.
-`python -m hlorank.evaluation.submission MERGED FILE...` merges the files of several collections.
 """
 
-import argparse
 import csv
 import logging
 import re
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,11 +38,6 @@ _SHOWN = 60
 _ROWS, _ORDERS = 256, ".orders.json"
 
 
-def _orders(path: Path) -> dict[str, Any]:
-    beside = path.with_name(path.name + _ORDERS)
-    return read_json(beside) if beside.is_file() else {}
-
-
 def graph_order(graph: GraphFeatures) -> str:
     """Return the `order_fingerprint` of a graph's configurations; tiles must have the official columns."""
     parts, rows = graph.configurations, np.array_split(graph.row_of, 1 + len(graph.row_of) // _ROWS)
@@ -56,7 +48,8 @@ def graph_order(graph: GraphFeatures) -> str:
 
 def check_orders(path: Path, collection: Collection, graphs: Iterable[GraphFeatures]) -> None:
     """Refuse a file that names another order than a graph has; warn once of TpuGraphs graphs that it does not name."""
-    named, unnamed = _orders(path), 0
+    beside, unnamed = path.with_name(path.name + _ORDERS), 0
+    named = read_json(beside) if beside.is_file() else {}
     for graph in graphs:
         if (stated := named.get(f"{collection}:{graph.name}")) is None:
             unnamed += collection.source in TPU_SOURCES
@@ -68,19 +61,19 @@ def check_orders(path: Path, collection: Collection, graphs: Iterable[GraphFeatu
 
 
 @contextmanager
-def open_submission(path: Path, collection: Collection | None = None) -> Iterator[Callable[..., None]]:
+def open_submission(path: Path, collection: Collection) -> Iterator[Callable[..., None]]:
     """Open a submission, which replaces `path` when the block succeeds; no row is held in memory.
 
-    It yields a function that adds one graph, given its name (without a collection, the ID of its row), its ranking,
-    (configurations,) int64, and the order of its configurations if it is known; a tile row keeps the first 5.
+    It yields a function that adds one graph, given its name, its ranking, (configurations,) int64, and the order of its
+    configurations if it is known; a tile row keeps the first 5.
     """
     added, orders = set[str](), dict[str, str]()
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         file.write(f"{HEADER}\n")
 
         def add(graph: str, ranking: NDArray[np.int64], order: str | None = None) -> None:
-            row_id = graph if collection is None else f"{collection}:{graph}"
-            kept = ranking[:TILE_TOP] if row_id.startswith("tile") else ranking
+            row_id = f"{collection}:{graph}"
+            kept = ranking[:TILE_TOP] if collection.kind == "tile" else ranking
             if _UNSAFE.search(row_id):
                 raise DataError("graph", "a name without commas, quotes and blanks", repr(graph))
             _check(row_id, kept, added)
@@ -105,12 +98,9 @@ def _check(row_id: str, indices: NDArray[np.int64], seen: set[str]) -> None:
     seen.add(row_id)
 
 
-def read_submission(path: Path, seen: set[str] | None = None) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """Yield ID and indices, int64, of each row: for layouts all of 0..n-1 once, for tiles up to five different ones.
-
-    IDs are added to `seen`; an ID that is in it, also of another file, is refused.
-    """
-    seen = set() if seen is None else seen
+def read_submission(path: Path) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    """Yield ID and indices, int64, of each row: for layouts all of 0..n-1 once, for tiles up to five different ones."""
+    seen = set[str]()
     with path.open(encoding="utf-8", errors="replace") as file:
         if (header := file.readline().rstrip("\n")) != HEADER:
             raise DataError("line 1", f"the header {HEADER}", repr(header[:_SHOWN]), file=path)
@@ -179,25 +169,3 @@ def _read_submission_scores(path: Path, collection: Collection) -> Scores:
     prefix = f"{collection}:"
     rows = ((row_id, ranking) for row_id, ranking in read_submission(path) if row_id.startswith(prefix))
     return {row_id.removeprefix(prefix): np.argsort(ranking).astype(np.float64) for row_id, ranking in rows}
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Merge the submissions of several collections into one file, in one step."""
-    parser = argparse.ArgumentParser(
-        prog="python -m hlorank.evaluation.submission",
-        description="Merge the submission files of several collections.",
-    )
-    parser.add_argument("merged", type=Path, help="the file to write")
-    parser.add_argument("files", type=Path, nargs="+", help="reports/<collection>/<method>/submission.csv, ...")
-    options = parser.parse_args(arguments)
-    seen = set[str]()
-    with open_submission(options.merged) as add:
-        for file in options.files:
-            orders = _orders(file)
-            for row_id, indices in read_submission(file, seen):
-                add(row_id, indices, orders.get(row_id))
-    print(f"{options.merged}: {len(seen)} rows")  # noqa: T201 - the result of a command
-
-
-if __name__ == "__main__":
-    main()

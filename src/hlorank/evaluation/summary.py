@@ -97,9 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table of a folder, `reports` by default, or write the data of the chart."""
     parser = argparse.ArgumentParser(prog=_COMMAND, description="Print the metrics of all reports as one table.")
     parser.add_argument("reports", type=Path, nargs="?", default=Path("reports"), help="folder (default: reports)")
-    parser.add_argument(
-        "--chart", type=Path, metavar="FILE", help="write Kendall tau on valid as CSV for dvc.yaml instead"
-    )
+    meaning = "write Kendall tau on valid as CSV for dvc.yaml instead"
+    parser.add_argument("--chart", type=Path, metavar="FILE", help=meaning)
     add_table_options(parser, "row")
     parsed = parser.parse_args(arguments)
     try:

@@ -64,9 +64,8 @@ def fetch(collection: Collection, config: LocalConfig, output: Path) -> None:
             raise ConfigError(f"data.local.root={config.root}: expected {expected}")
         sources |= files
         names |= {path: f"{part.model_name}.{path.stem}" if joined else path.stem for path in files}
-    withheld = {
-        path for path in map_graphs(partial(_withheld, collection.kind), [*sources], SERIAL, "validate") if path
-    }
+    checked = map_graphs(partial(_withheld, collection.kind), [*sources], SERIAL, "validate")
+    withheld = {path for path in checked if path}
     if config.split_file is not None:
         split_file = resolve_path(config.split_file)
         sources = new_splits(names, withheld, collection, split_file, config.folds, config.fold)

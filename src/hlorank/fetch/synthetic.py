@@ -93,9 +93,8 @@ class SyntheticConfig(Section):
 
     @model_validator(mode="after")
     def _check_nodes(self) -> Self:
-        return self.require(
-            self.min_nodes <= self.max_nodes, "max_nodes", f"a number of at least min_nodes={self.min_nodes}"
-        )
+        expected = f"a number of at least min_nodes={self.min_nodes}"
+        return self.require(self.min_nodes <= self.max_nodes, "max_nodes", expected)
 
 
 def fetch(collection: Collection, config: SyntheticConfig, output: Path) -> None:

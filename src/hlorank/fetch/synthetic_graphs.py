@@ -36,10 +36,9 @@ _WIDTHS = (32, 64, 96, 128, 192, 256, 384, 512)
 def convolution_fields(window: Sequence[int], stride: int, rank: int) -> dict[str, Any]:
     """Return the fields of a batch-first, feature-last convolution with "same" padding, its kernel spatial first."""
     same = {"stride": stride, "window_dilation": 1, "base_dilation": 1}
+    dimensions = [{"size": n, "padding_low": (n - 1) // 2, "padding_high": n // 2, **same} for n in window]
     return {
-        "window": {
-            "dimensions": [{"size": n, "padding_low": (n - 1) // 2, "padding_high": n // 2, **same} for n in window]
-        },
+        "window": {"dimensions": dimensions},
         "convolution_dimension_numbers": {
             "input_feature_dimension": rank - 1,
             "input_spatial_dimensions": range(1, rank - 1),

@@ -65,7 +65,7 @@ class _Content(Section):
 
     archive: str | None
     files: dict[str, str]
-    configurations: dict[str, tuple[int, str]] = Field(default_factory=dict)  # not in manifests of before
+    configurations: dict[str, tuple[int, str]] = Field(default_factory=dict)
     release: str | None = None  # of the dataset, where one of the graphs is known
 
 
@@ -184,12 +184,8 @@ class _Fetch:
         except ConfigError:
             return None
         folder = self.output / split
-        if {path.name: files.sha256_file(path) for path in folder.glob("*")} != content.files:
-            return None
-        if not content.configurations:
-            content = _content(folder, folder, content.archive)
-            _record(self.output / MANIFEST, split, content)
-        return content
+        found = {path.name: files.sha256_file(path) for path in folder.glob("*")}
+        return content if found == content.files else None
 
     def _is_done(self, split: str) -> bool:
         content, recorded = self._intact(split), self._digests().get(self._archive_name(split))

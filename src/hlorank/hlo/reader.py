@@ -127,9 +127,7 @@ def _parse(message: type[_M], data: bytes) -> _M:
         return message.FromString(data)
     except DecodeError as error:
         if re.search("depth|nesting", str(error), re.IGNORECASE):  # by upb, and in Python; it has no class of its own
-            raise _TooDeepError(
-                "file", "messages that protobuf reads", "one that nests deeper than its limit"
-            ) from None
+            raise _TooDeepError("file", "messages that protobuf reads", "one that nests too deep") from None
         return message()
 
 

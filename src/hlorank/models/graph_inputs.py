@@ -137,6 +137,7 @@ class Segments:
         near = distance[distance >= 0]
         # A segment with a halo gives the result of the whole graph, and so needs its degrees.
         operands, users = (of_node[nodes] for of_node in self._degrees)
+        degrees = (operands, users) if len(halo) else None
         colours, initial_colour = np.unique(self._colour[nodes], return_inverse=True)
         of_colour = self._colour_node[colours]
         return Segment(
@@ -148,9 +149,7 @@ class Segments:
             colour_numeric=features.node_feat[of_colour],
             colour_opcode=features.opcode[of_colour].astype(np.int64),
             colour_layout=features.node_layout[of_colour].astype(np.int64),
-            edges=Edges(
-                np.argsort(order)[edges], len(nodes), int((near == 0).sum()), (operands, users) if len(halo) else None
-            ),
+            edges=Edges(np.argsort(order)[edges], len(nodes), int((near == 0).sum()), degrees),
             hop_prefixes=np.cumsum(np.bincount(near, minlength=1)).tolist(),
             config_columns=columns[columns >= 0],
             pooled=order < len(inner) if len(halo) else None,

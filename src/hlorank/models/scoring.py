@@ -10,12 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hlorank.compute import find_device
+from hlorank.data.graph import Int64
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import SPEC, read_json
+from hlorank.metrics import Float64
 from hlorank.models.baselines.baseline import BASELINES, Baseline, load_baseline, load_blended
 from hlorank.models.compression.build_plan import max_varied_nodes
 from hlorank.models.compression.declarations import Mixing, Recipe
@@ -63,7 +64,7 @@ class PlanCache:
         self._free_bytes = max_bytes
         self._plans: dict[tuple[str, int, bytes], PackedPlan] = {}
 
-    def get(self, graph: GraphInputs, j: int, configurations: NDArray[np.int64], recipe: Recipe) -> PackedPlan:
+    def get(self, graph: GraphInputs, j: int, configurations: Int64, recipe: Recipe) -> PackedPlan:
         """Return the plan of segment j of a graph under distinct configurations."""
         key = graph.features.name, j, configurations.tobytes()
         if (plan := self._plans.get(key)) is None:
@@ -80,11 +81,11 @@ class Part(NamedTuple):
     plan: PackedPlan  # their plan
     places: slice  # their places among the distinct local configurations of the segment
     # for each configuration the place of its embedding; None before the last part of a segment
-    inverse: NDArray[np.int64] | None
+    inverse: Int64 | None
 
 
 def plan_parts(
-    model: CostModel, graph: GraphInputs, configurations: NDArray[np.int64], memory_bytes: int, cache: PlanCache
+    model: CostModel, graph: GraphInputs, configurations: Int64, memory_bytes: int, cache: PlanCache
 ) -> Iterator[Part]:
     """Yield the parts of all segments; arguments as for `sum_segments`."""
     recipe = replace(model.recipe, gradients=False)
@@ -124,7 +125,7 @@ def _evaluating(model: CostModel) -> Iterator[None]:
 def sum_segments(
     model: CostModel,
     graph: GraphInputs,
-    configurations: NDArray[np.int64],
+    configurations: Int64,
     memory_bytes: int,
     cache: PlanCache | None = None,
 ) -> Tensor:
@@ -170,10 +171,10 @@ def _chunks(model: CostModel, count: int, memory_bytes: int) -> Iterator[slice]:
 def score_configurations(
     model: CostModel,
     graph: GraphInputs,
-    configurations: NDArray[np.int64],
+    configurations: Int64,
     memory_bytes: int,
     cache: PlanCache | None = None,
-) -> NDArray[np.float64]:
+) -> Float64:
     """Score distinct configurations, with as many embeddings in memory as fit: (configurations,), larger = slower."""
     result = np.empty(len(configurations))
     for number, chunk in enumerate(_chunks(model, len(configurations), memory_bytes), start=1):
@@ -184,7 +185,7 @@ def score_configurations(
     return result
 
 
-def mean_over_orders(model: CostModel, graph: GraphInputs, memory_bytes: int, cache: PlanCache) -> NDArray[np.float64]:
+def mean_over_orders(model: CostModel, graph: GraphInputs, memory_bytes: int, cache: PlanCache) -> Float64:
     """Average scores over `model.permutations` orders of all distinct configurations of a graph.
 
     If a layer mixes configurations, their order determines the groups that are ranked together. The first order is the
@@ -202,9 +203,7 @@ def mean_over_orders(model: CostModel, graph: GraphInputs, memory_bytes: int, ca
     return total / orders
 
 
-def mean_of_members(
-    scores: Sequence[NDArray[np.float64]], weights: Sequence[float] | None = None
-) -> NDArray[np.float64]:
+def mean_of_members(scores: Sequence[Float64], weights: Sequence[float] | None = None) -> Float64:
     """Average the scores of members by weights, equal if None; scores of a single member stay unchanged.
 
     A ranking loss leaves the scale of scores open, so each member's scores are standardized over the graph's
@@ -216,10 +215,10 @@ def mean_of_members(
     return np.asarray(np.average([*map(_standardized, scores)], axis=0, weights=weights))
 
 
-def _standardized(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+def _standardized(scores: Float64) -> Float64:
     if np.ptp(scores) <= _ROUNDING * np.abs(scores).max():
         return np.zeros_like(scores)
-    standardized: NDArray[np.float64] = (scores - scores.mean()) / scores.std()
+    standardized: Float64 = (scores - scores.mean()) / scores.std()
     return standardized
 
 
@@ -237,7 +236,7 @@ class TrainedModel:
             self.partition, self._weights = None if spec.whole_graph else spec.partition, spec.weights or None
         self._members, self._baselines, self._memory_bytes = members, baselines, memory_bytes
 
-    def score(self, features: GraphFeatures, partition: Partition | None) -> NDArray[np.float64]:
+    def score(self, features: GraphFeatures, partition: Partition | None) -> Float64:
         """Score the distinct configurations of a graph: (distinct,), larger = slower; None for a whole graph."""
         scores = []
         if self._members:

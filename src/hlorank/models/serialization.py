@@ -39,8 +39,7 @@ class Spec(Section):
     collection: str  # address of the collection that it was trained on
     method: str  # training method or baseline
     data: str  # fingerprint of the data that it was trained on
-    # optimizer steps, trees, or iterations of a solver; 1 for a rule; 0 where there was nothing to train on
-    steps: StrictInt
+    steps: StrictInt  # optimizer steps, trees, or iterations of a solver; 1 for a rule
     # modules of other packages that the training named, each with the digest of its source code
     plugins: dict[str, str] = Field(default_factory=dict)
     features: FeatureSpec  # transformation of raw graphs into inputs

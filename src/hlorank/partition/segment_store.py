@@ -47,7 +47,7 @@ class PartitionSpec(Section):
     @property
     def options(self) -> PartitionConfig:
         """Options that the collection was partitioned with."""
-        return PartitionConfig(algorithm=self.algorithm, max_nodes=self.max_nodes, halo=self.halo)
+        return PartitionConfig(**self.model_dump(exclude={"features"}))
 
     @property
     def fingerprint(self) -> str:

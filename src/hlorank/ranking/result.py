@@ -4,20 +4,18 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hlorank.data.collection import split_half_tau
 from hlorank.data.configurations import LayoutConfigurations
+from hlorank.data.graph import Int64
 from hlorank.evaluation.graph_report import rank_metrics
 from hlorank.featurize.features import distinct_rows
 from hlorank.hlo.layout_json import NamedNodes
-from hlorank.metrics import noise_ceiling, ranking
+from hlorank.metrics import Float64, noise_ceiling, ranking
 from hlorank.ranking.inputs import InputGraph
 
 
-def top_configurations(
-    scores: NDArray[np.float64], count: int, order: NDArray[np.int64] | None = None
-) -> list[dict[str, Any]]:
+def top_configurations(scores: Float64, count: int, order: Int64 | None = None) -> list[dict[str, Any]]:
     """Return `rank` (from 1), `configuration` (its index) and `score` of the first configurations of an order."""
     indices = (ranking(scores) if order is None else order)[:count].tolist()
     return [
@@ -26,9 +24,7 @@ def top_configurations(
     ]
 
 
-def ranked_graph(
-    given: InputGraph, scores: NDArray[np.float64], order: NDArray[np.int64], count: int, *, compare: bool
-) -> dict[str, Any]:
+def ranked_graph(given: InputGraph, scores: Float64, order: Int64, count: int, *, compare: bool) -> dict[str, Any]:
     """Return the ranking of a graph that was read from a file, as JSON values of `hlorank rank --json`.
 
     Returns:
@@ -71,7 +67,7 @@ def ranked_graph(
     return ranked
 
 
-def _comparison(given: InputGraph, scores: NDArray[np.float64]) -> dict[str, float | None] | None:
+def _comparison(given: InputGraph, scores: Float64) -> dict[str, float | None] | None:
     configurations, label = given.measured.configurations, given.measured.measurements.label
     if label.min() == label.max():  # also where runtimes are withheld
         return None

@@ -92,15 +92,13 @@ def tracked(model: Path) -> Tracked | None:
             _log.warning(message, model, one_line(address), URI_VARIABLE)
         return None
     run_id, metrics = run.info.run_id, run.data.metrics
-    memories = [key for key in metrics if key.endswith(_STEP_MEMORY)]
+    of_members = [client.get_metric_history(run_id, key) for key in metrics if key.endswith(_STEP_MEMORY)]
     return Tracked(
         run_id=run_id,
         settings=run.data.params,
         commit=run.data.tags.get(MLFLOW_GIT_COMMIT),
         parameters=metrics.get("train/parameters"),
-        step_memory_bytes=max(
-            (entry.value for key in memories for entry in client.get_metric_history(run_id, key)), default=None
-        ),
+        step_memory_bytes=max((entry.value for history in of_members for entry in history), default=None),
         seconds=metrics.get(TRAIN_SECONDS),
         step_seconds=metrics.get("train/step_seconds"),
         best_tau=metrics.get(BEST_TAU),

@@ -78,10 +78,7 @@ def _search(conditions: str, **options: Any) -> list[Any]:
     """Return the runs of all experiments that meet conditions."""
     import mlflow
 
-    runs: list[Any] = mlflow.search_runs(
-        filter_string=conditions, search_all_experiments=True, output_format="list", **options
-    )
-    return runs
+    return [*mlflow.search_runs(None, conditions, search_all_experiments=True, output_format="list", **options)]
 
 
 def tagged_runs(client: Any, parent: str) -> list[Any]:

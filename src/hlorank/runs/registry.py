@@ -52,8 +52,6 @@ def register(reference: str | Path, move: bool = False) -> Registration:
     existing_store()
     folder = model_folder(reference)
     spec = load_trained(folder, MEMORY_BYTES).spec  # refuses a damaged model now, not when it is served
-    if spec.steps == 0:
-        raise DataError("steps", "a trained model", "one that found nothing to train on", file=folder / SPEC)
     client = MlflowClient()
     name = Collection.parse(spec.collection).model_name
     with one_process(_lock(), "a registration"):
@@ -79,9 +77,8 @@ def register(reference: str | Path, move: bool = False) -> Registration:
         if is_champion:
             client.set_registered_model_alias(name, CHAMPION, version.version)
     seed = version.tags["seed"]
-    return Registration(
-        name, number, not versions, version.run_id, spec.method, seed, spec.data, taus, is_champion, reason
-    )
+    facts = version.run_id, spec.method, seed, spec.data
+    return Registration(name, number, not versions, *facts, taus, is_champion, reason)
 
 
 def _lock() -> Path:

@@ -199,7 +199,6 @@ def _tracked(config: Config, setup: Setup, state: Path) -> Iterator[str]:
         "collection": spec.collection,
         "method": spec.method,
         "data": spec.data,
-        "trained": str(bool(setup.train)),
         store.FINGERPRINT: setup.key,
         store.CODE: files.code_digest("hlorank"),
         store.FEATURES: graphs.fingerprint,

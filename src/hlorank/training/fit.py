@@ -44,10 +44,6 @@ def fit(
         from hlorank.training.baselines.fit_baseline import fit_baseline
 
         return fit_baseline(setup, setup.config.method, setup.config.seed) if ranks.first else None
-    if not setup.train:
-        log.warning("%s: no graph to train on; the model keeps its initial weights", setup.spec.collection)
-        return Trained([initial_model(setup, member) for member in setup.members]) if ranks.first else None
-
     from hlorank.training.fit_networks import fit_member
 
     fitted, several = list[Trained](), len(setup.members) > 1

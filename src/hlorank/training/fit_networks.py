@@ -92,25 +92,15 @@ class EpochHistory(Callback):
 class Divergence(Callback):
     """End of a training that diverges, after the epoch and so on all ranks, before callbacks record the epoch."""
 
-    def on_train_epoch_start(self, *_: Any) -> None:
-        """Start to collect which losses are finite, on their device, as reading them would hold up the steps."""
-        self._finite = list[torch.Tensor]()
-
-    def on_train_batch_end(self, _: Any, __: Any, outputs: Any, *___: Any) -> None:
-        """Note the loss of a graph."""
-        self._finite.append(torch.isfinite(outputs["loss"]))
-
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Check the means over graphs and ranks."""
         module: Any = pl_module
         found = [(name, trainer.callback_metrics.get(name)) for name in (module.loss_metric, module.tau_metric)]
         for name, value in found:
             if value is not None and not value.isfinite():
-                settings, graph = module.settings, int(torch.stack(self._finite).sum())
-                step = min(graph // settings.graphs_per_step + 1, settings.steps_per_epoch)
-                place = f"epoch {trainer.current_epoch + 1}, step {step}: {name} is {float(value)}"
+                place = f"epoch {trainer.current_epoch + 1}: {name} is {float(value)}"
                 remedy = "lower it or trainer.gradient_clip, or raise trainer.warmup"
-                raise ComputeError(f"{place} with trainer.learning_rate={settings.learning_rate:g}; {remedy}")
+                raise ComputeError(f"{place} with trainer.learning_rate={module.settings.learning_rate:g}; {remedy}")
 
 
 class AtomicCheckpoints(TorchCheckpointIO):

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from hlorank.config import Config, ConfigError
 from hlorank.data.splits import make_folds
-from hlorank.files import WEIGHTS, code_digest, counted, flatten, sha256_file
+from hlorank.files import WEIGHTS, DataError, code_digest, counted, flatten, sha256_file
 from hlorank.models.baselines.baseline import BASELINES, XGBOOST
 from hlorank.training.baselines.fit_baseline import RECIPES, check_baseline
 from hlorank.training.losses import make_loss
@@ -55,6 +55,8 @@ def prepare(config: Config, ranks: ProcessGroup) -> Setup:
 def _prepare_baseline(config: Config) -> Setup:
     check_baseline(config.method, config.collection)
     setup, read = open_setup(config), set(RECIPES[config.method].settings)
+    if read:
+        _check_train(setup)
     settings = {
         **config.model_dump(mode="json", include={"collection", "method", "seed"}),
         "baseline": config.baseline.model_dump(mode="json", include=read),
@@ -76,6 +78,7 @@ def _prepare_networks(config: Config, ranks: ProcessGroup) -> Setup:
         whole, segmented = (open_setup(config.model_copy(update={"method": name})) for name in ("full", "gst"))
         config = config.model_copy(update={"method": choose_method(whole, segmented)})
     setup = open_setup(config)
+    _check_train(setup)
     setup = replace(setup, members=_members(setup))
     _check_graphs(setup, ranks)
     method, memory = _check_networks(setup)
@@ -93,6 +96,13 @@ def _prepare_networks(config: Config, ranks: ProcessGroup) -> Setup:
     identity = {"partition": setup.graphs.partition, **flatten({**settings, "trainer": trainer}), **_origin(setup)}
     settings["evaluate"] = config.evaluate.model_dump(mode="json", include={"memory_bytes"})
     return replace(setup, memory=memory, settings=settings, identity=identity)
+
+
+def _check_train(setup: Setup) -> None:
+    """Raise DataError if there is nothing to train on."""
+    if not setup.train:
+        expected = "a graph with labels that are not all equal"
+        raise DataError("train", expected, "none", file=setup.graphs.store.root)
 
 
 def _members(setup: Setup) -> list[Member]:
@@ -121,7 +131,7 @@ def _check_graphs(setup: Setup, ranks: ProcessGroup) -> None:
     """Check that every rank has something to compute, and warn of graphs that have few segments."""
     trainer, sampled = setup.config.trainer, setup.config.segments.sampled
     fewest = min(len(setup.train) - len(member.held_out) for member in setup.members)
-    if setup.train and ranks.count > fewest:
+    if ranks.count > fewest:
         graphs = counted(fewest, "training graph")
         raise ConfigError(f"{ranks.count} ranks: the collection has {graphs}; start at most one rank for each")
     if ranks.count > trainer.graphs_per_step:
@@ -138,7 +148,7 @@ def _check_graphs(setup: Setup, ranks: ProcessGroup) -> None:
         )
 
 
-def _check_networks(setup: Setup) -> tuple[Method, StepMemory | None]:
+def _check_networks(setup: Setup) -> tuple[Method, StepMemory]:
     """Build a network and all that its steps need, and measure a step on the largest graph, for all members."""
     from hlorank.training.fit import build
     from hlorank.training.gst.aggregator import Aggregator
@@ -150,7 +160,7 @@ def _check_networks(setup: Setup) -> tuple[Method, StepMemory | None]:
     make_loss(config.loss)
     if (table := Aggregator(model, method, config.segments).table) is not None:
         table.check_budget(data.table_entries())
-    return method, measure_step(model, data.planner, data.largest_graph, config.trainer) if setup.train else None
+    return method, measure_step(model, data.planner, data.largest_graph, config.trainer)
 
 
 def _origin(setup: Setup) -> Mapping[str, Any]:

@@ -91,9 +91,8 @@ class RankingModule(lightning.LightningModule):
         """Add the tables of all ranks on rank 0, which writes the checkpoint, rank by rank."""
         if self.aggregator.table is not None:
             tables = self.ranks.gather(self.aggregator.table.state_dict())
-            checkpoint["table"] = (
-                {name: torch.cat([table[name] for table in tables]) for name in tables[0]} if tables else {}
-            )
+            names = tables[0] if tables else {}
+            checkpoint["table"] = {name: torch.cat([table[name] for table in tables]) for name in names}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the entries of the table of this rank's graphs, however many ranks wrote the checkpoint."""
@@ -127,9 +126,8 @@ class RankingModule(lightning.LightningModule):
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Make AdamW; the learning rate rises linearly, then falls to zero along a cosine, with the progress."""
         settings, total = self.settings, self.max_steps
-        optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
-        )
+        rate, decay = settings.learning_rate, settings.weight_decay
+        optimizer = torch.optim.AdamW(self.model.parameters(), lr=rate, weight_decay=decay)
         warmup = max(1, round(settings.warmup * total))
 
         def factor(step: int) -> float:

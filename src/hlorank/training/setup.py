@@ -44,7 +44,7 @@ class Setup:
     train: Sequence[str]  # the graphs of train that can be trained on
     valid: Sequence[str]  # the graphs of valid that validation ranks
     members: Sequence[Member] = ()  # the networks; empty for a baseline
-    memory: StepMemory | None = None  # of a step of any member; None without networks or without graphs
+    memory: StepMemory | None = None  # of a step of any member; None without networks
     settings: Mapping[str, Any] = field(default_factory=dict)  # what the training reads, by section
     identity: Mapping[str, Any] = field(default_factory=dict)  # what its result depends on, data and code included
 
@@ -92,7 +92,7 @@ class Trained:
     members: Sequence[CostModel] = ()  # networks, with the weights of their best epochs
     predictors: Sequence[tuple[str, Predictor]] = ()  # by name: the trained baseline, or the baselines of a blend
     weights: Sequence[float] = ()  # of the mean of the networks and of each baseline; empty for equal ones
-    steps: int = 0  # of the optimizer, trees or iterations of a solver; 0 where there was nothing to train on
+    steps: int = 0  # of the optimizer, trees or iterations of a solver; 1 for a rule
     history: Sequence[Mapping[str, Any]] = ()  # a row for each epoch of each member, or each candidate of a baseline
     tau: float | None = None  # validation Kendall tau of the model, None if no graph can be validated
     seconds: float = 0.0

@@ -75,9 +75,8 @@ class PlannedStep(NamedTuple):
 
     def to(self, device: torch.device) -> PlannedStep:
         """Return the step with its tensors on a device."""
-        others, sampled = (
-            [part._replace(plan=part.plan.to(device)) for part in parts] for parts in (self.others, self.sampled)
-        )
+        both = self.others, self.sampled
+        others, sampled = ([part._replace(plan=part.plan.to(device)) for part in parts] for parts in both)
         return self._replace(labels=self.labels.to(device, non_blocking=True), others=others, sampled=sampled)
 
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from hlorank.cli.model import collection_of
+from hlorank.cli.programs import collection_of
 from hlorank.config import ConfigError, read_section
 from hlorank.files import DataError
 from hlorank.hlo.layout_json import EXPECTED, ModuleConfiguration

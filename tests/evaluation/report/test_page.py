@@ -25,9 +25,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_it_opens_without_a_network_and_without_warnings(
-    browser: Browser, page: Path, size: tuple[int, int], dark: bool
-) -> None:
+def test_it_opens_offline_and_without_warnings(browser: Browser, page: Path, size: tuple[int, int], dark: bool) -> None:
     browser.look(size, dark)
     browser.open(page)
     assert browser.requests == [page.as_uri()]

@@ -44,9 +44,7 @@ def found(name: str) -> list[Run]:
 
 
 @pytest.mark.parametrize("place", [GST, "layout/cpu/models/gst", "layout/reports/random/gst", "tile/models/gst"])
-def test_a_model_and_its_report_are_found_from_either(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+def test_a_model_and_its_report_find_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     """A search or a source may be called as a root."""
     monkeypatch.chdir(write(tmp_path, place))
     for name in (f"models/{place}", f"reports/{place}", "models", "reports", "."):

@@ -266,9 +266,7 @@ def test_colour_comes_with_a_shape_or_a_dash_and_intervals_have_runs_and_ceiling
 
 
 @pytest.mark.parametrize(("spent", "log"), [((1.0, 100.0), True), ((10.0, 20.0), False), ((0.0, 100.0), False)])
-def test_costs_that_differ_widely_get_a_logarithmic_axis(
-    groups: list[Group], spent: tuple[float, float], log: bool
-) -> None:
+def test_widely_differing_costs_get_a_log_axis(groups: list[Group], spent: tuple[float, float], log: bool) -> None:
     points = [(group, value, 0.5) for group, value in zip(groups, spent, strict=False)]
     encoding = spec_of(charts.against_cost(points, "x", "y", "about"))["encoding"]
     scale = encoding["x"]["scale"]

@@ -269,9 +269,7 @@ def test_bytes_by_how_they_are_read() -> None:
 
 
 @given(st.permutations(range(3)), st.permutations(range(3)), st.lists(st.integers(2, 9), min_size=3, max_size=3))
-def test_iterations_before_a_line_is_read_again_are_those_of_a_loop(
-    before: list[int], after: list[int], dims: list[int]
-) -> None:
+def test_iterations_until_a_line_is_reused_are_a_loop_s(before: list[int], after: list[int], dims: list[int]) -> None:
     sizes = np.array([[*dims, 0, 0, 0]])
     columns = copied_bytes(layout_rows(before), layout_rows(after), sizes, np.array([10**6]))[0]
     strides = {dim: int(np.prod([dims[one] for one in before[:place]])) for place, dim in enumerate(before)}

@@ -39,9 +39,7 @@ def states(*shape: int) -> Tensor:
 
 
 @pytest.mark.parametrize(("name", "directions"), cases(*ALL_LAYERS, *OPERATORS))
-def test_every_layer_equals_its_oracle_in_any_order_and_in_both_forms(
-    name: str, directions: str, segment: Segment
-) -> None:
+def test_every_layer_equals_its_oracle_in_any_order_and_form(name: str, directions: str, segment: Segment) -> None:
     layer, x = make_layer(name, **options(name, directions)), states(24, 3, 6)
     for parameter in layer.parameters() if name in ("instance_norm", "gatv2", "gps") else ():
         nn.init.normal_(parameter, std=0.5)  # scales are 1 and offsets 0 at first

@@ -11,6 +11,7 @@ from mlflow.tracking import MlflowClient
 import hlorank
 from hlorank.config import Config, ConfigError
 from hlorank.featurize.feature_store import FeatureStore
+from hlorank.files import DataError
 from hlorank.metrics import TRAIN_LOSS, VALID_TAU, kendall_tau
 from hlorank.models.baselines.baseline import BASELINES, LAYOUT_BASELINES, load_baseline
 from hlorank.models.baselines.pooled_features import PooledGraph
@@ -44,7 +45,20 @@ def scores_of(trained: Trained, store: FeatureStore, split: str, name: str) -> t
 
 def test_every_baseline_has_a_recipe() -> None:
     assert list(RECIPES) == list(BASELINES)
-    assert {name for name, recipe in RECIPES.items() if recipe.untrained is None} == set(RULES)
+    assert {name for name, recipe in RECIPES.items() if not recipe.settings} == set(RULES)
+
+
+@every_baseline
+def test_all_but_rules_need_graphs_to_train_on(method: str, data_of: DataOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FeatureStore, "trainable", lambda self, split: [])
+    config, store, _ = data_of(method=method)
+    if method not in RULES:
+        with pytest.raises(DataError, match=f"{store.root}: train: "):
+            fitted(config)
+        return
+    trained = fitted(config)
+    assert (trained.tau, trained.steps, len(trained.history)) == (None, 1, 1)
+    assert scores_of(trained, store, "train", store.graphs("train")[0])[0].any()
 
 
 @pytest.mark.parametrize(
@@ -108,7 +122,7 @@ def test_the_same_fit_gives_the_same_bits(method: str, small: Settings) -> None:
 @pytest.mark.parametrize(
     ("method", "min_tau"), [*(with_library(method, 0.5) for method in TREES), ("linear_ranking", 0.4)]
 )
-def test_it_learns(
+def test_learns(
     method: str, min_tau: float, data_of: DataOf, without_valid: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Training graphs are ranked far better than at random; without valid the smallest training loss is kept."""
@@ -119,19 +133,6 @@ def test_it_learns(
     assert {row["valid_kendall_tau"] for row in trained.history} == {None}
     assert trained.steps == 60 or method in ("linear_ranking", *RIVALS)  # their loss need not fall with each tree
     assert min(kendall_tau(*scores_of(trained, store, "train", name)) for name in names) > min_tau
-
-
-@every_baseline
-def test_nothing_to_train_on(
-    method: str, data_of: DataOf, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A rule needs no graphs."""
-    monkeypatch.setattr(FeatureStore, "trainable", lambda self, split: [])
-    (config, store, _), rule = data_of(method=method), method in RULES
-    trained = fitted(config)
-    assert ("no graph to train on" in caplog.text) == (not rule)
-    assert (trained.tau, trained.steps, len(trained.history)) == (None, int(rule), int(rule))
-    assert scores_of(trained, store, "train", store.graphs("train")[0])[0].any() == rule
 
 
 def test_a_library_that_is_not_installed(small: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

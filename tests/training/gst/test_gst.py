@@ -109,9 +109,7 @@ def test_the_aggregate_is_unbiased(method: str, missing: str, count: int, model:
     torch.testing.assert_close(mean, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_missing_entries_are_computed_once_each_and_only_where_they_are_kept(
-    model: CostModel, graph: GraphInputs
-) -> None:
+def test_missing_entries_are_computed_once_and_only_where_kept(model: CostModel, graph: GraphInputs) -> None:
     distinct, draws = distinct_of(graph), [0.0, 0.0, 0.9, 0.0]  # the third is dropped
     combine = Steps(model, graph, "gst_ed", 0.5, "compute")
     for now, found in ((3, 0), (4, 3 * len(ROWS))):

@@ -311,9 +311,8 @@ def _permutes(layouts: Int64) -> NDArray[np.bool_]:
     """Return which layouts, (layouts, 6), are permutations of their first dimensions, padded with -1."""
     ranks = (layouts >= 0).sum(axis=1)
     in_front = (layouts >= 0) == (np.arange(LAYOUT_DIMS) < ranks[:, None])
-    return np.asarray(
-        in_front.all(axis=1) & (np.sort(layouts, axis=1) == relayout.row_major(ranks)[:, ::-1]).all(axis=1)
-    )
+    complete = np.sort(layouts, axis=1) == relayout.row_major(ranks)[:, ::-1]
+    return np.asarray((in_front & complete).all(axis=1))
 
 
 def _renamed(table: Int64, axes: Int64) -> Int64:

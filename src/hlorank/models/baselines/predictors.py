@@ -47,14 +47,8 @@ class Predictor(ABC):
         return 0
 
     @abstractmethod
-    def embed(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return what scores are computed from, with the arguments of `score`: (configurations, width) float64."""
-
     def score(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Score distinct configurations by their numbers: (configurations,) float64, larger = slower."""
-        # The last bits of a matrix product would depend on the number of rows.
-        summed: NDArray[np.float64] = self.embed(graph, rows).sum(axis=1)
-        return summed
 
 
 def check_values(name: str, valid: NDArray[np.bool_], expected: str) -> None:
@@ -69,11 +63,10 @@ class RandomRanker(Predictor):
 
     seed: NDArray[np.int64]  # (1,), from 0
 
-    def embed(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Draw (configurations, 1) float64 in [0, 1)."""
+    def score(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Draw (configurations,) float64 in [0, 1)."""
         rng = np.random.default_rng([int(self.seed[0]), zlib.crc32(graph.name.encode())])
-        drawn: NDArray[np.float64] = rng.random(rows.max(initial=-1) + 1)[rows, None]
-        return drawn
+        return np.asarray(rng.random(rows.max(initial=-1) + 1)[rows])
 
     def check(self, columns: int) -> None:  # noqa: ARG002 - any graph can be scored
         """Check the seed."""
@@ -89,18 +82,14 @@ class Linear(Predictor):
     scale: NDArray[np.float64]  # (columns,), above 0
 
     @classmethod
-    def none(cls, columns: int) -> Linear:
-        """Return weights of 0, with which every score is 0."""
-        return cls(np.zeros(columns), np.ones(columns))
-
-    @classmethod
     def of_column(cls, column: int, columns: int) -> Linear:
         """Return the predictor whose score is a single column."""
         return cls(np.eye(columns)[column], np.ones(columns))
 
-    def embed(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the terms of the sums: (configurations, columns) float64."""
-        return graph.rows(rows) * (self.weight / self.scale)
+    def score(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Compute the sums: (configurations,) float64."""
+        # The last bits of a matrix product would depend on the number of rows.
+        return np.asarray((graph.rows(rows) * (self.weight / self.scale)).sum(axis=1))
 
     def check(self, columns: int) -> None:
         """Check that every column has a weight and a scale."""
@@ -116,14 +105,9 @@ class Analytical(Predictor):
 
     weight: NDArray[np.float64]  # (`cost_columns`,), at least 0; of copies in ns for a byte
 
-    @classmethod
-    def none(cls, columns: int) -> Analytical:
-        """Return weights of 0, with which every score is 0."""
-        return cls(np.zeros(columns))
-
-    def embed(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the terms of the sums: (configurations, `cost_columns`) float64."""
-        return graph.costs(rows) * self.weight
+    def score(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Compute the sums: (configurations,) float64."""
+        return np.asarray((graph.costs(rows) * self.weight).sum(axis=1))
 
     def check(self, columns: int) -> None:  # noqa: ARG002 - it reads no pooled features
         """Check the weights."""
@@ -142,11 +126,6 @@ class Trees(Predictor):
     right: NDArray[np.int32]  # (nodes,); for a leaf its own number
     value: NDArray[np.float64]  # (nodes,), the summand of a leaf; 0 for other nodes
     base: NDArray[np.float64]  # (1,), a constant summand
-
-    @classmethod
-    def none(cls) -> Trees:
-        """Return no trees, with which every score is 0."""
-        return cls(**{name: np.zeros(int(name == "base"), dtype) for name, dtype in _TREE_DTYPES.items()})
 
     def first(self, count: int) -> Trees:
         """Return the first `count` trees."""
@@ -176,10 +155,6 @@ class Trees(Predictor):
     def score(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Compute the sums over all trees: (configurations,) float64."""
         return self.staged(graph.rows(rows))[:, -1]
-
-    def embed(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the pooled features: (configurations, columns) float64."""
-        return graph.rows(rows).astype(np.float64)
 
     def check(self, columns: int) -> None:
         """Check that every row of this many columns reaches a leaf of each tree."""

@@ -161,6 +161,7 @@ def stack(segments: Sequence[Segment]) -> Segment:
 
     tables = [len(segment.colours) for segment in segments]
     initial = shifted([segment.initial_colour for segment in segments], tables)[order]
+    ends = shifted([segment.edges.ends for segment in segments], sizes)
     every = np.concatenate([segment.colours for segment in segments])
     colours, first, colour_of = np.unique(every, return_index=True, return_inverse=True)
     near = distance[distance < np.iinfo(np.int64).max]
@@ -182,9 +183,7 @@ def stack(segments: Sequence[Segment]) -> Segment:
         colour_numeric=np.concatenate([segment.colour_numeric for segment in segments])[first],
         colour_opcode=np.concatenate([segment.colour_opcode for segment in segments])[first],
         colour_layout=np.concatenate([segment.colour_layout for segment in segments])[first],
-        edges=Edges(
-            place[shifted([segment.edges.ends for segment in segments], sizes)], len(order), prefixes[0], degrees
-        ),
+        edges=Edges(place[ends], len(order), prefixes[0], degrees),
         hop_prefixes=prefixes,
         config_columns=np.concatenate([segment.config_columns for segment in segments]),
         pooled=pooled,

@@ -124,9 +124,9 @@ class EdgeWise(Layer):
         return torch.cat(states)
 
     def _piece(
-        self, targets: Tensor, sources: Tensor, own: Tensor, source: Tensor, index: Tensor, states: int
+        self, targets: Tensor, sources: Tensor, own: Tensor, other: Tensor, index: Tensor, states: int
     ) -> Tensor:
-        return self.combine(targets.index_select(0, own), sources.index_select(0, source), index, states)
+        return self.combine(targets.index_select(0, own), sources.index_select(0, other), index, states)
 
 
 class Gatv2(EdgeWise):

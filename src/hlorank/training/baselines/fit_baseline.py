@@ -15,9 +15,8 @@ from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.metrics import kendall_tau
 from hlorank.models.baselines import baseline
-from hlorank.models.baselines.pooled_features import PooledGraph, changed_column, cost_columns, pooled_columns
-from hlorank.models.baselines.predictors import Analytical, Linear, Predictor, RandomRanker, Trees
-from hlorank.models.graph_inputs import InputSizes
+from hlorank.models.baselines.pooled_features import PooledGraph, changed_column, pooled_columns
+from hlorank.models.baselines.predictors import Linear, RandomRanker
 from hlorank.models.scoring import mean_of_members, score_configurations
 from hlorank.models.serialization import input_sizes
 from hlorank.training.baselines.candidates import Candidate, Fit
@@ -47,24 +46,19 @@ class FitRecipe(NamedTuple):
     """Fitting of a baseline to training graphs of a store, by their names, with settings and a seed."""
 
     fit: Callable[[FeatureStore, Sequence[str], BaselineConfig, int], Fit]
-    untrained: Callable[[InputSizes], Predictor] | None  # if no graph is trained on; None for a rule
-    settings: Sequence[str] = ()  # keys of the section `baseline` that it reads
+    settings: Sequence[str] = ()  # keys of the section `baseline` that it reads; none of a rule, which is not fitted
 
 
 _TREES = ("iterations", "learning_rate", "leaves", "l2", "rows_per_graph")
 
 RECIPES: Mapping[str, FitRecipe] = MappingProxyType(
     {
-        baseline.GRADIENT_BOOSTING: FitRecipe(fit_trees, lambda _: Trees.none(), (*_TREES, "min_leaf")),
-        baseline.XGBOOST: FitRecipe(fit_xgboost, lambda _: Trees.none(), (*_TREES, "min_hessian", "columns", "grades")),
-        baseline.LINEAR_RANKING: FitRecipe(
-            fit_linear, lambda sizes: Linear.none(pooled_columns(sizes)), ("pairs_per_graph", "strengths")
-        ),
-        baseline.ANALYTICAL: FitRecipe(
-            fit_analytical, lambda sizes: Analytical.none(cost_columns(sizes)), ("rows_per_graph", "strengths")
-        ),
-        baseline.RANDOM: FitRecipe(random_scores, None),
-        baseline.DEFAULT_CONFIGURATION: FitRecipe(changed_share, None),
+        baseline.GRADIENT_BOOSTING: FitRecipe(fit_trees, (*_TREES, "min_leaf")),
+        baseline.XGBOOST: FitRecipe(fit_xgboost, (*_TREES, "min_hessian", "columns", "grades")),
+        baseline.LINEAR_RANKING: FitRecipe(fit_linear, ("pairs_per_graph", "strengths")),
+        baseline.ANALYTICAL: FitRecipe(fit_analytical, ("rows_per_graph", "strengths")),
+        baseline.RANDOM: FitRecipe(random_scores),
+        baseline.DEFAULT_CONFIGURATION: FitRecipe(changed_share),
     }
 )
 
@@ -88,12 +82,7 @@ def fit_baseline(setup: Setup, method: str, seed: int) -> Trained:
     rule), seconds.
     """
     store, config, started = setup.graphs.store, setup.config, time.perf_counter()
-    recipe = RECIPES[method]
-    if not setup.train and recipe.untrained is not None:
-        log.warning("%s: no graph to train on; the model gives all configurations the same score", config.collection)
-        predictor = recipe.untrained(input_sizes(store.spec))
-        return Trained(predictors=[(method, predictor)], seconds=time.perf_counter() - started)
-    fit = recipe.fit(store, setup.train, config.baseline, seed)
+    fit = RECIPES[method].fit(store, setup.train, config.baseline, seed)
     taus = _validate(fit, store, setup.valid, config.trainer.validation_configs)
     if not setup.valid:
         log.warning("no graph of valid can be ranked: the candidate with the smallest training loss is kept")

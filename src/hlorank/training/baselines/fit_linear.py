@@ -5,12 +5,13 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import nnls
 from sklearn.linear_model import LogisticRegression
 
 from hlorank.config import BaselineConfig
+from hlorank.data.graph import Int64
 from hlorank.featurize.feature_store import FeatureStore
+from hlorank.metrics import Float64
 from hlorank.models.baselines.pooled_features import PooledGraph, pooled_columns
 from hlorank.models.baselines.predictors import Analytical, Linear
 from hlorank.models.serialization import input_sizes
@@ -47,7 +48,7 @@ def fit_linear(store: FeatureStore, names: Sequence[str], settings: BaselineConf
     return Fit(candidates, (time.perf_counter() - start) / sum(candidate.steps for candidate in candidates))
 
 
-def draw_differences(store: FeatureStore, names: Sequence[str], pairs: int, seed: int) -> NDArray[np.float64]:
+def draw_differences(store: FeatureStore, names: Sequence[str], pairs: int, seed: int) -> Float64:
     """Draw `pairs` of each graph; return the difference of pooled features, slower minus faster: (all pairs, columns).
 
     The first configuration of a pair is drawn uniformly, the second uniformly from configurations with another runtime.
@@ -65,9 +66,7 @@ def draw_differences(store: FeatureStore, names: Sequence[str], pairs: int, seed
     return differences
 
 
-def draw_pairs(
-    rng: np.random.Generator, labels: NDArray[np.float64], count: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def draw_pairs(rng: np.random.Generator, labels: Float64, count: int) -> tuple[Int64, Int64]:
     """Draw pairs of different labels with replacement: (count,) indices of the lower ones, and of the higher ones."""
     order = np.argsort(labels, kind="stable")
     ordered = labels[order]
@@ -106,7 +105,7 @@ def fit_analytical(store: FeatureStore, names: Sequence[str], settings: Baseline
     return Fit(candidates, (time.perf_counter() - start) / len(candidates))
 
 
-def _equations(store: FeatureStore, name: str, most: int) -> NDArray[np.float64]:
+def _equations(store: FeatureStore, name: str, most: int) -> Float64:
     """Return x / s and t / s of at most `most` configurations of a graph: (rows, `cost_columns` + 1) float64."""
     graph = store.open("train", name)
     rows, labels = graph.targets()

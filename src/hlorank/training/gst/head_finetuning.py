@@ -108,7 +108,5 @@ class HeadModule(lightning.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Make AdamW over the head alone."""
-        settings = self.settings
-        return torch.optim.AdamW(
-            self.model.head.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
-        )
+        rate, decay = self.settings.learning_rate, self.settings.weight_decay
+        return torch.optim.AdamW(self.model.head.parameters(), lr=rate, weight_decay=decay)
