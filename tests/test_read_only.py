@@ -80,7 +80,6 @@ def test_a_store_is_read_in_place(tiny_collections: Path, settings: Callable[...
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
-            check=False,
         )
         assert done.returncode == 0, done.stderr
         assert {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in store.rglob("*")} == files

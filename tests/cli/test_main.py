@@ -38,7 +38,7 @@ for arguments in {[*shown, *refused]!r}:
     heavy = sorted(set(sys.modules) & {HEAVY!r})
     assert not heavy, (arguments, heavy)
 """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     errors = ended.stderr.splitlines()
     assert [line.split(": ")[:2] for line in errors] == [["error", "none.txt"], ["error", "nowhere"]]
     for arguments in shown:

@@ -60,7 +60,6 @@ def commands(page: str, place: Path) -> list[list[str]]:
         env={"PATH": os.devnull, "HOME": os.devnull},
         capture_output=True,
         text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     words = iter((place / "commands").read_text(encoding="utf-8").split("\0")[:-1])

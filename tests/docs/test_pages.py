@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 from hlorank.hlo.layout_space import SEARCHES
-from hlorank.models import compression
 from hlorank.models.baselines.baseline import BASELINES
+from hlorank.models.compression.build_plan import quotient_graph
+from hlorank.models.compression.colouring import Colouring
+from hlorank.models.compression.declarations import EdgeKind, Norm
+from hlorank.models.compression.segment import Edges
 from hlorank.models.layers.registry import LAYERS, RESIDUAL
 from hlorank.training.methods import METHODS
 from scripts.reference import GENERATED, keys, rewritten
@@ -113,11 +116,17 @@ def test_searches_and_extension_points_are_documented() -> None:
 
 
 def test_the_example_of_colour_refinement_is_that_of_the_code() -> None:
+    consumer_and_operand = np.array([[1, 0], [1, 2], [1, 3]])
+    kind = EdgeKind(Norm.SUM, "separate")
+    edges = Edges(consumer_and_operand, nodes=4, configurable=1, degrees=None).neighbourhood(kind)
+    initial = Colouring.of_keys(np.array([["dot, A", "dot, B"]]), np.array(["add", "parameter", "parameter"]))
+    first = initial.refine(edges, prefix=2)
+    found = np.hstack([colours.colour_of for colours in (initial, first, first.refine(edges, prefix=4))])
     rows = re.findall(r"^\| \d, \w+ \|(.*)\|$", TEXTS["docs/explanation/gst.md"], re.MULTILINE)
-    # The colours before, after one and after two layers.
-    arrays = re.findall(r"^array\((\[\[.*?\]\])\)", compression.__doc__ or "", re.MULTILINE | re.DOTALL)
-    table = [[int(cell) for cell in row.split("|")] for row in rows]
-    assert np.hstack([ast.literal_eval(array) for array in arrays]).tolist() == table
+    assert found.tolist() == [[int(cell) for cell in row.split("|")] for row in rows]
+    quotient: Any = quotient_graph(initial, first, edges, kind)
+    start, stop = quotient.matrix.row_starts[2:4]  # of the add under A, which receives from itself first
+    assert (quotient.matrix.column[start:stop] // kind.types).tolist() == [2, 0, 3, 3]
 
 
 def test_every_dependency_is_documented() -> None:

@@ -186,7 +186,6 @@ class Clone:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            check=False,
         )
         assert done.returncode == 0, f"{script}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
 

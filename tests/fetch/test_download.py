@@ -73,9 +73,7 @@ def test_dropped_connections_resume_and_a_complete_file_is_not_asked_for(
     ],
     ids=["ETag", "short", "date", "size", "short without identity"],
 )
-def test_changed_content_is_unmixed(
-    server: Server, target: Path, version: dict[str, str | None], content: bytes
-) -> None:
+def test_changed_content_is_new(server: Server, target: Path, version: dict[str, str | None], content: bytes) -> None:
     server.headers |= version
     interrupt(server, target, 2 * CHUNK)
     if "Last-Modified" in version:

@@ -47,7 +47,7 @@ def test_everything_is_fetched_trained_and_judged_once_and_continues(server: Ser
         fixed = ["--archives", server.base_url, "--indices", indices, "--steps", 4, "--jobs", 2]
         fixed += ["--set", "baseline.iterations=5", "--set", "trainer.accelerator=cpu"]
         command = [sys.executable, ROOT / "scripts/tpugraphs.py", *fixed, *more]
-        done = subprocess.run([*map(str, command)], cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run([*map(str, command)], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
         assert done.returncode == status, done.stdout
         return done.stdout
 

@@ -144,9 +144,7 @@ def test_the_four_messages_are_distinguished(
     assert found == dict(zip(["a.b", "wrapped", "layout", "tile", "several_1", "several_-1a"], kinds, strict=True))
 
 
-def test_losses_of_features_are_logged(
-    tmp_path: Path, module: HloModuleProto, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lossy_features_are_logged(tmp_path: Path, module: HloModuleProto, caplog: pytest.LogCaptureFixture) -> None:
     module.computations[0].instructions[0].opcode = "ragged-dot"
     module.computations[0].instructions[0].shape.dimensions.extend([1] * 7)
     module.computations[1].instructions[0].shape.element_type = 21

@@ -1,6 +1,5 @@
 """Graphs as inputs: known segments, equal colours exactly for equal states, stacked segments."""
 
-import doctest
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from hlorank.config import Directions, PartitionConfig
 from hlorank.files import DataError
-from hlorank.models import compression
 from hlorank.models.compression.build_plan import dense_states
 from hlorank.models.compression.colouring import Colouring
 from hlorank.models.compression.declarations import EdgeKind, Norm
@@ -97,12 +95,6 @@ def test_a_partition_is_that_of_the_opened_graph(graphs: GraphLoader, tiny_colle
     assert len({whole.fingerprint, graphs.fingerprint, whole.store.fingerprint}) == 3
     with pytest.raises(DataError, match="partition"):
         GraphLoader(tiny_collections / "features/tile/synthetic", tiny_collections / "segments/layout/synthetic/random")
-
-
-def test_the_worked_example() -> None:
-    result = doctest.testmod(compression)
-    assert result.attempted > 0
-    assert result.failed == 0
 
 
 def received(colouring: Colouring, neighbourhood: Neighbourhood) -> dict[tuple[int, int], object]:

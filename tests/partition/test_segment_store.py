@@ -106,7 +106,7 @@ def test_metrics_summarize_the_table(features: Path, output: Path) -> None:
 
 def test_a_kill_does_not_change_a_byte(features: Path, output: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", KILLED, str(features), str(tmp_path / "killed")]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert subprocess.run(command).returncode == -signal.SIGKILL
     with pytest.raises(DataError, match="stage partition"):
         PartitionStore(tmp_path / "killed", FeatureStore(features))
     partition_collection(features, PARTITION, tmp_path / "killed")

@@ -44,9 +44,7 @@ def layouts(given: InputGraph) -> LayoutConfigurations:
 
 
 @pytest.mark.parametrize(("opcode", "rank", "count"), [("reshape", 2, 27), ("dot", 1, 1), ("add", 2, 0)])
-def test_few_configurations_are_all_drawn(
-    opcode: str, rank: int, count: int, spec: FeatureSpec, tmp_path: Path
-) -> None:
+def test_few_configurations_are_all(opcode: str, rank: int, count: int, spec: FeatureSpec, tmp_path: Path) -> None:
     """27: of three layouts of two dimensions, the default of the compiler, or each of two orders; 1: the default."""
     path = tmp_path / "f.pb"
     path.write_bytes(module("parameter", opcode, rank=rank).SerializeToString())
@@ -125,9 +123,7 @@ def test_extra_features_are_in_a_protobuf_and_next_to_an_npz_file(spec: FeatureS
     np.testing.assert_equal(dict(given.extra), dict(drawn.extra))
 
 
-def test_choice_limit(
-    spec: FeatureSpec, tiny_collections: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_choices(spec: FeatureSpec, tiny_collections: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     npz = next(tiny_collections.glob("raw/layout/*/*/valid/*.npz"))
     with NpzFile(npz) as file:
         (count, nodes, _), _ = file.header("node_config_feat")

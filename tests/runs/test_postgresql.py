@@ -75,9 +75,7 @@ def test_four_processes_train_a_search_of_eight(settings: Callable[..., Config],
 
         def shell(script: str) -> None:
             command = ["bash", "-ec", prelude + script.replace("database.example.org", "127.0.0.1")]
-            done = subprocess.run(
-                command, cwd=tmp_path, env=environment | server, capture_output=True, text=True, check=False
-            )
+            done = subprocess.run(command, cwd=tmp_path, env=environment | server, capture_output=True, text=True)
             assert done.returncode == 0, done.stdout + done.stderr
 
         shell(create)

@@ -303,9 +303,7 @@ def isolated(package: Path, body: dict[str, Any], tmp_path: Path) -> dict[str, A
     refused = [_MODULES.get(name, name.replace("-", "_")) for name in names - set(REQUIRED) - _INDIRECT]
     assert {"dvc", "hydra", "lightning"} <= set(refused)
     command = [sys.executable, "-c", _ISOLATED, str(package), str(tmp_path / "body.json"), *refused]
-    ended = subprocess.run(
-        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True, check=False
-    )
+    ended = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     printed: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     return printed

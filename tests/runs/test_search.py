@@ -121,9 +121,7 @@ def test_tpe_prefers_large_values(open_named: Callable[..., optuna.Study]) -> No
 
 
 @pytest.mark.parametrize(("trials", "prune", "pruned"), [(1, True, True), (2, True, False), (1, False, False)])
-def test_poor_trials_are_pruned(
-    trials: int, prune: bool, pruned: bool, open_named: Callable[..., optuna.Study]
-) -> None:
+def test_poor_trial_is_pruned(trials: int, prune: bool, pruned: bool, open_named: Callable[..., optuna.Study]) -> None:
     study = open_named(prune=prune, prune_after_trials=trials)
     for tau in (0.5, 0.1):
         (trial := study.ask()).report(tau, 1)

@@ -280,7 +280,7 @@ def python(*arguments: str) -> str:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_TR", "HYDRA"))}
     environment |= {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

@@ -23,9 +23,7 @@ def repro(folder: Path, failing: str = "nothing", *added: str) -> tuple[int, str
     (folder / "dvc").write_text(DVC.replace("STAGES", " ".join((*STAGES, *added))))
     (folder / "dvc").chmod(0o755)
     environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "FAILING": failing}
-    done = subprocess.run(
-        ["bash", SCRIPT, "2"], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(["bash", SCRIPT, "2"], cwd=folder, env=environment, capture_output=True, text=True)
     calls = (folder / "calls").read_text().splitlines() if (folder / "calls").exists() else []
     assert calls[:1] in ([], ["repro --quiet code"])
     return done.returncode, done.stdout, calls[1:]

@@ -3,7 +3,6 @@
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -28,7 +27,6 @@ from hlorank.models.serialization import load_model
 from hlorank.stages.train import train
 from hlorank.training import setup as training_setup
 from hlorank.training.fit import initial_model
-from hlorank.training.fit_networks import ProgressBar
 from hlorank.training.prepare import prepare
 from hlorank.training.process_group import ALONE
 from hlorank.training.ranking_module import RankingModule
@@ -118,14 +116,6 @@ def test_the_best_epoch_is_kept_with_the_weights_that_were_validated(
         last[kind] = raw[-1]
     assert torch.equal(last["ema"], last["none"])
     assert torch.equal(last["swa"], last["none"])
-
-
-def test_the_progress_bar_has_the_last_tau_alone() -> None:
-    trainer: Any = SimpleNamespace(callback_metrics={"curves/train_loss": torch.tensor(0.5)})
-    module: Any = SimpleNamespace(tau_metric="curves/valid_kendall_tau")
-    assert ProgressBar().get_metrics(trainer, module) == {}  # the first epoch has no tau yet
-    trainer.callback_metrics["curves/valid_kendall_tau"] = torch.tensor(0.25)
-    assert ProgressBar().get_metrics(trainer, module) == {"valid tau": 0.25}
 
 
 @pytest.mark.parametrize("averaging", ["none", "ema"])

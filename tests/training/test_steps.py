@@ -89,9 +89,7 @@ def test_every_graph_once_a_round(steps_per_epoch: int, graphs_per_step: int, se
 @pytest.mark.filterwarnings("ignore:os.fork")  # an earlier test of this process may have started JAX
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on machines of one core
 @pytest.mark.parametrize("changes", [{}, {"method": "gst", "model__drop_edge": 0.5}])
-def test_workers_plan_the_same_steps(
-    changes: dict[str, Any], settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_plan_equal_steps(changes: dict[str, Any], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "jax", raising=False)
     planned = []
     for workers in (0, 1, 2):
@@ -180,9 +178,7 @@ def test_a_working_set_fills_at_most_its_table_entries(bound: int | None, settin
 
 
 @pytest.mark.parametrize(("collection", "each"), [("layout:synthetic:random", 17), ("tile:synthetic", 9)])
-def test_few_files_are_open_at_once(
-    collection: str, each: int, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_files_are_open(collection: str, each: int, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hlorank.training.step_data._OPEN_FILES", each)
     config = settings(trainer__workers=0, collection=collection)
     data: Any = open_data(config)

@@ -17,11 +17,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "evaluate",
         help="compute the metrics of any system's scores",
-        description=(
-            "Computes Kendall tau, ordered pair accuracy, slowdowns and Kaggle's score of the scores of any system, "
-            "next to the noise ceiling, as the stage evaluate does for hlorank's own models. A lower score means "
-            "faster. The file must have a score for every configuration of every graph of the split."
-        ),
+        description="Computes Kendall tau, ordered pair accuracy, slowdowns and Kaggle's score of the scores of any "
+        "system, next to the noise ceiling, as the stage evaluate does for hlorank's own models. A lower score means "
+        "faster. The file must have a score for every configuration of every graph of the split.",
     )
     parser.add_argument(
         "scores",

@@ -42,8 +42,8 @@ def add_inspect(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "inspect",
         help="show the contents of npz files and HLO modules",
-        description="Shows nodes, edges, configurations and runtimes of each graph of npz files and programs. "
-        "Files that cannot be read are named, the others are shown, and the exit status is 2.",
+        description="Shows nodes, edges, configurations and runtimes of each graph of npz files and programs. Files "
+        "that cannot be read are named, the others are shown, and the exit status is 2.",
     )
     parser.add_argument("file", nargs="+", metavar="FILE", help=f"an npz file of the official schema; {HELP}")
     add_program_options(parser)
@@ -114,9 +114,9 @@ def add_convert(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "convert",
         help="convert HLO modules to npz files with the official features",
-        description="Converts programs, such as XLA dumps and tuning records of TpuGraphs, to npz files, as the origin "
-        "hlo of fetch does. Dumps with nothing to configure are left out with a notice. Files that cannot be converted "
-        "are named, the others are converted, and the exit status is 2.",
+        description="Converts programs, such as XLA dumps and tuning records of TpuGraphs, to npz files, as the "
+        "origin hlo of fetch does. Dumps with nothing to configure are left out with a notice. Files that cannot be "
+        "converted are named, the others are converted, and the exit status is 2.",
     )
     parser.add_argument("file", nargs="+", metavar="FILE", help=HELP)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder for the npz files")

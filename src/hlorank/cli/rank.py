@@ -43,14 +43,12 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "rank",
         help="rank the configurations of programs with a trained model",
-        description=(
-            "Ranks the configurations in npz files and tuning records from fastest to slowest, by a trained model. "
-            "For the dump of a program, which holds no configurations, candidates are drawn. Nothing is run. For a "
-            "model of layouts on a CPU or of a TPU's estimates, a module before XLA's passes is compiled up to layout "
-            "assignment, with a notice; this needs jax, and libtpu for TPUs. Dumps with nothing to configure are left "
-            "out with a notice. Files that cannot be ranked are named, others are ranked, and the exit status is 2. "
-            "It is 3 if a dump is ranked that is not of the stage or backend that the model was trained on."
-        ),
+        description="Ranks the configurations in npz files and tuning records from fastest to slowest, by a trained "
+        "model. For the dump of a program, which holds no configurations, candidates are drawn. Nothing is run. For a "
+        "model of layouts on a CPU or of a TPU's estimates, a module before XLA's passes is compiled up to layout "
+        "assignment, with a notice; this needs jax, and libtpu for TPUs. Dumps with nothing to configure are left out "
+        "with a notice. Files that cannot be ranked are named, others are ranked, and the exit status is 2. It is 3 "
+        "if a dump is ranked that is not of the stage or backend that the model was trained on.",
     )
     parser.add_argument("input", nargs="+", metavar="INPUT", help=f"an npz file or tuning records; {HELP}")
     add_program_options(parser)

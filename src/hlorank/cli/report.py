@@ -23,11 +23,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "report",
         help="write an HTML report on trained and evaluated models",
-        description=(
-            "Writes one HTML file, which opens without a network: scores with intervals and noise ceilings, a table of "
-            "all graphs, predicted against measured ranks, what is ranked wrongly, learning curves, cost against "
-            "quality, configuration and data."
-        ),
+        description="Writes one HTML file, which opens without a network: scores with intervals and noise ceilings, a "
+        "table of all graphs, predicted against measured ranks, what is ranked wrongly, learning curves, cost against "
+        "quality, configuration and data.",
     )
     parser.add_argument(
         "runs",

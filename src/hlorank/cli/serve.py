@@ -19,11 +19,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "serve",
         help="rank configurations over HTTP with a trained model",
-        description=(
-            "Answers HTTP requests to rank the configurations of graphs, by MLflow's scoring server: one request at a "
-            "time, within limits of its graphs. Ctrl-C stops the server. It limits neither clients nor bodies, which a "
-            "reverse proxy does; MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT has the seconds of a request (60)."
-        ),
+        description="Answers HTTP requests to rank the configurations of graphs, by MLflow's scoring server: one "
+        "request at a time, within limits of its graphs. Ctrl-C stops the server. It limits neither clients nor "
+        "bodies, which a reverse proxy does; MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT has the seconds of a request (60).",
     )
     add_model_arguments(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")

@@ -47,9 +47,9 @@ def add_best(commands: argparse._SubParsersAction[Any]) -> None:
         "best",
         help="show the settings with the best trained models of each collection",
         description="Shows the settings with the best validation Kendall tau of each collection, the mean over seeds "
-        "and folds, with the run of the best of their trainings, from the MLflow store that MLFLOW_TRACKING_URI names, "
-        "else from mlflow.db in the current folder. A collection has one row for each of its features, and each set of "
-        "them as folds, as scores are comparable only on the same features.",
+        "and folds, with the run of the best of their trainings, from the MLflow store that MLFLOW_TRACKING_URI "
+        "names, else from mlflow.db in the current folder. A collection has one row for each of its features, and "
+        "each set of them as folds, as scores are comparable only on the same features.",
     )
     parser.add_argument("--collection", metavar="ADDRESS", help="only this collection, such as layout:cpu:random")
     parser.add_argument("--sweep", metavar="NAME", help="only trainings of the sweep with this name")
@@ -76,12 +76,10 @@ def add_register(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "register",
         help="register trained models in MLflow and choose the champion",
-        description=(
-            "Registers trained models as versions of their collection's model, such as layout.cpu.random, each with "
-            "everything that serving needs. The alias champion moves to a version that is better than the champion on "
-            "the same valid data. A model that is registered already gets no second version. The registry is that of "
-            "MLFLOW_TRACKING_URI, by default mlflow.db in the current folder."
-        ),
+        description="Registers trained models as versions of their collection's model, such as layout.cpu.random, "
+        "each with everything that serving needs. The alias champion moves to a version that is better than the "
+        "champion on the same valid data. A model that is registered already gets no second version. The registry is "
+        "that of MLFLOW_TRACKING_URI, by default mlflow.db in the current folder.",
     )
     parser.add_argument(
         "model",

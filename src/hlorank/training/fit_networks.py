@@ -121,15 +121,6 @@ class Patience(EarlyStopping):
         trainer.should_stop = trainer.should_stop or self.stopped_epoch > 0
 
 
-class ProgressBar(RichProgressBar):
-    """Progress bar with the last epoch's Kendall tau alone: a terminal of 80 columns has no room for more."""
-
-    def get_metrics(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> dict[str, Any]:
-        """Return Kendall tau on valid, once it is known, by a short name."""
-        tau = trainer.callback_metrics.get(str(pl_module.tau_metric))
-        return {} if tau is None else {"valid tau": float(tau)}
-
-
 class StepAveraging(WeightAveraging):
     """Average of the weights over optimizer steps; validation, checkpoints and the result have the averaged weights.
 
@@ -203,7 +194,7 @@ def _run(
         num_sanity_val_steps=0,
         limit_val_batches=1.0 if validated else 0,  # Lightning warns of empty data
         logger=logger or False,
-        callbacks=[Divergence(), *more, *callbacks, *[ProgressBar()] * shows_progress],
+        callbacks=[Divergence(), *more, *callbacks, *[RichProgressBar()] * shows_progress],
         enable_progress_bar=shows_progress,
         enable_model_summary=False,
         log_every_n_steps=settings.steps_per_epoch,

@@ -112,7 +112,7 @@ class RankingModule(lightning.LightningModule):
             tau = kendall_tau(scores, labels) if np.isfinite(scores).all() else math.nan
             tau *= self.ranks.count  # as in a training step
         tensor = torch.tensor(tau, device=self.device)  # NCCL adds up what is on a GPU only
-        self.log(VALID_TAU, tensor, on_step=False, on_epoch=True, batch_size=1, sync_dist=True)
+        self.log(VALID_TAU, tensor, on_step=False, on_epoch=True, batch_size=1, sync_dist=True, prog_bar=True)
 
     @property
     def max_steps(self) -> int:

@@ -122,7 +122,7 @@ def test_the_same_fit_gives_the_same_bits(method: str, small: Settings) -> None:
 @pytest.mark.parametrize(
     ("method", "min_tau"), [*(with_library(method, 0.5) for method in TREES), ("linear_ranking", 0.4)]
 )
-def test_learns(
+def test_fit(
     method: str, min_tau: float, data_of: DataOf, without_valid: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Training graphs are ranked far better than at random; without valid the smallest training loss is kept."""

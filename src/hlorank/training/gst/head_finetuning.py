@@ -100,7 +100,7 @@ class HeadModule(lightning.LightningModule):
         """Compute the Kendall tau of one validation graph."""
         scores = self.model.score(ranking.total, ranking.segments).double().cpu().numpy()
         tau = kendall_tau(scores, ranking.labels) if np.isfinite(scores).all() else np.nan
-        self.log(HEAD_TAU, torch.tensor(tau), on_step=False, on_epoch=True, batch_size=1)
+        self.log(HEAD_TAU, torch.tensor(tau), on_step=False, on_epoch=True, batch_size=1, prog_bar=True)
 
     def progress(self) -> float:
         """Return the finished share of the steps."""
