@@ -214,18 +214,16 @@ def end_with_parent(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _cluster(
-    ray: ModuleType, settings: ComputeConfig, marks: Iterable[Path], resources: Mapping[str, float]
-) -> _Workers:
+def _cluster(ray: ModuleType, settings: ComputeConfig, marks: Iterable[Path], custom: Mapping[str, float]) -> _Workers:
     """Return the nodes of a Ray cluster, where each call is a task.
 
     Joblib's backend of Ray has actors in place of tasks: the error of a dead actor names no call, and nodes that join
     the cluster later get none.
     """
-    needs = {"CPU": settings.cpus, "GPU": settings.gpus, "memory": settings.memory_bytes or 0, **resources}
+    needs = {"CPU": settings.cpus, "GPU": settings.gpus, "memory": settings.memory_bytes or 0, **custom}
     needs = {name: amount for name, amount in needs.items() if amount}
     options = {"num_cpus": settings.cpus, "num_gpus": settings.gpus, "memory": settings.memory_bytes, "max_retries": 0}
-    task = ray.remote(_call).options(**options, resources=dict(resources))
+    task = ray.remote(_call).options(**options, resources=dict(custom))
     enter = _environment(marks)
 
     def room() -> int:

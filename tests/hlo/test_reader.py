@@ -337,7 +337,7 @@ def test_a_file_nested_deeper_than_protobuf_reads_is_not_called_truncated(tmp_pa
     for number in [*nest, *[4] * 150][::-1]:  # the instruction's shape is a tuple of tuples
         data = entry(number, data)
     (tmp_path / "a.pb").write_bytes(data)
-    with pytest.raises(DataError, match=r"a\.pb: .*nests deeper"):
+    with pytest.raises(DataError, match=r"a\.pb: .*nests too deep"):
         list(read_records(tmp_path / "a.pb"))
     (tmp_path / "a.pb").write_bytes(data[:-1])
     with pytest.raises(DataError, match="truncated"):

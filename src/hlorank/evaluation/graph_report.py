@@ -164,11 +164,9 @@ def properties(graph: GraphFeatures, rows: Int64, spec: FeatureSpec) -> dict[str
     return {name: values for name, values in found if not name.endswith("/ dims") and not name.startswith("log st")}
 
 
-def _layouts(
-    opcode: str, configurations: LayoutFeatures, rows: Int64, chosen: NDArray[np.bool_]
-) -> Mapping[str, Float64]:
+def _layouts(opcode: str, configurations: LayoutFeatures, rows: Int64, nodes: NDArray[np.bool_]) -> dict[str, Float64]:
     """Return the properties of the nodes of one opcode."""
-    codes = configurations.codes[rows][:, chosen]
+    codes = configurations.codes[rows][:, nodes]
     shape = (-1, len(LAYOUT_TENSORS), LAYOUT_DIMS)
     book = configurations.codebook.reshape(shape)
     rank = (book >= 0).sum(axis=2)

@@ -225,15 +225,13 @@ They are (configurations, configurable nodes, 18) int8, the compiler's default f
 """
 
 
-def _changed(
-    space: LayoutSpace, configuration: Layouts, chosen: NDArray[np.bool_], rng: np.random.Generator
-) -> Layouts:
+def _changed(space: LayoutSpace, configuration: Layouts, nodes: NDArray[np.bool_], rng: np.random.Generator) -> Layouts:
     """Return a copy in which chosen nodes have random layouts: any permutation, or the compiler's choice."""
     result = configuration.copy()
-    result[chosen] = -1
+    result[nodes] = -1
     for node, tensor, rank in space.slots():
         # The compiler's choice is as likely as each permutation.
-        if chosen[node] and rng.integers(space.choices(node, tensor) + 1):
+        if nodes[node] and rng.integers(space.choices(node, tensor) + 1):
             start = tensor * LAYOUT_DIMS
             result[node, start : start + rank] = space.draw(node, tensor, rng)
     return result

@@ -80,9 +80,7 @@ def _roots(computations: Sequence[HloComputationProto]) -> dict[int, int]:
     return roots
 
 
-def _uses(
-    computations: Sequence[HloComputationProto], roots: Mapping[int, int]
-) -> Iterator[tuple[list[int], list[int]]]:
+def _uses(computations: Sequence[HloComputationProto], roots: dict[int, int]) -> Iterator[tuple[list[int], list[int]]]:
     """Yield the stored positions of the operands of each instruction, and of the roots of what it calls."""
 
     def positions(known: Mapping[int, int], instruction: HloInstructionProto, field: str, expected: str) -> list[int]:

@@ -234,9 +234,8 @@ def run_name(setup: Setup, overrides: Sequence[str]) -> str:
     own = {"method": setup.spec.method, "DVC": os.environ.get("DVC_EXP_NAME", ""), **settings}
     own["collection"] = setup.spec.collection
     varied = os.environ.get(store.VARIED_VARIABLE, "").split(",")
-    return " ".join(filter(None, (own[key] for key in sorted(own, key=lambda key: key not in varied))))[
-        : store.NAME_LENGTH
-    ]
+    ordered = sorted(own, key=lambda key: key not in varied)
+    return " ".join(own[key] for key in ordered if own[key])[: store.NAME_LENGTH]
 
 
 def _data_settings(setup: Setup) -> dict[str, Any]:

@@ -123,10 +123,8 @@ class EdgeWise(Layer):
             states.append(compute(targets, sources, *index))
         return torch.cat(states)
 
-    def _piece(
-        self, targets: Tensor, sources: Tensor, own: Tensor, other: Tensor, index: Tensor, states: int
-    ) -> Tensor:
-        return self.combine(targets.index_select(0, own), sources.index_select(0, other), index, states)
+    def _piece(self, targets: Tensor, sources: Tensor, own: Tensor, other: Tensor, index: Tensor, count: int) -> Tensor:
+        return self.combine(targets.index_select(0, own), sources.index_select(0, other), index, count)
 
 
 class Gatv2(EdgeWise):
