@@ -142,9 +142,8 @@ def test_bf16_ranks_as_float32(settings: Settings, tmp_path: Path) -> None:
         steps = {"trainer__max_epochs": 4, "trainer__steps_per_epoch": 10, "trainer__graphs_per_step": 1}
         steps["trainer__patience"] = 9
         place = {"trainer__accelerator": ACCELERATOR, "trainer__precision": precision}
-        found = [
-            train(settings(**fixed, **steps, **place, seed=seed), tmp_path / f"{precision}-{seed}") for seed in range(5)
-        ]
+        runs = {tmp_path / f"{precision}-{seed}": settings(**fixed, **steps, **place, seed=seed) for seed in range(5)}
+        found = [train(config, folder) for folder, config in runs.items()]
         return [tau for tau in found if tau is not None]
 
     plain, rounded = taus("32-true"), taus("bf16-mixed")

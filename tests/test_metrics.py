@@ -30,9 +30,7 @@ from hlorank.metrics import (
 Vector = NDArray[Any]
 NONE = np.zeros(3, dtype=np.int64)
 # Few distinct values: ties and constants are common.
-pairs = st.integers(1, 30).flatmap(
-    lambda n: st.tuples(*[hnp.arrays(np.int64, n, elements=st.integers(1, 8)) for _ in range(2)])
-)
+pairs = st.integers(1, 30).flatmap(lambda n: st.tuples(*[hnp.arrays(np.int64, n, elements=st.integers(1, 8))] * 2))
 
 
 @given(pairs, st.randoms(use_true_random=False))

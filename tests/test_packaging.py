@@ -82,10 +82,9 @@ def test_what_is_imported_is_declared_and_the_reverse() -> None:
 def test_hlorank_names_no_module_of_hlorank_collect() -> None:
     """Not for another process either: import-linter does not see a module in a text."""
     for path in (SOURCE / "hlorank").rglob("*.py"):
-        constants = (
-            node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Constant)
-        )
-        assert not [node.value for node in constants if str(node.value).startswith("hlorank_collect")], path
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        constants = [str(node.value) for node in nodes if isinstance(node, ast.Constant)]
+        assert not [value for value in constants if value.startswith("hlorank_collect")], path
 
 
 def test_every_range_has_a_lower_bound_and_the_locked_version_and_torch_is_exact() -> None:

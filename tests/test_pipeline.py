@@ -38,9 +38,8 @@ def test_the_pipeline_has_all_methods_of_the_kind_of_each_collection() -> None:
     overrides["omit"] = "tile/b-full,layout/c/random-gst"
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         composed = compose("config", overrides=[f"pipeline.{k}=[{v}]" for k, v in overrides.items()])
-        none_left = compose(
-            "config", ["pipeline.methods=[gst]", "pipeline.layout=[layout/cpu/default]", "pipeline.tile=[]"]
-        )
+        none = ["pipeline.methods=[gst]", "pipeline.layout=[layout/cpu/default]", "pipeline.tile=[]"]
+        none_left = compose("config", none)
     with pytest.raises(ConfigError, match=r"pipeline\.omit"):
         load_composed(none_left)
     pipeline = load_composed(composed).pipeline
@@ -150,14 +149,10 @@ def test_trainings_depend_on_the_settings_that_can_change_them(tmp_path: Path) -
         stages = {
             stage.addressing.rpartition("-")[2]: stage for stage in repo.index.stages if "train@" in stage.addressing
         }
-        params = {
-            name: next(d for d in stage.deps if isinstance(d, ParamsDependency)) for name, stage in stages.items()
-        }
-        network, trees = (params[method].read_params() for method in ("gst", "xgboost"))
-    assert ({"model", "baseline"} & network.keys(), {"model", "baseline"} & trees.keys()) == (
-        {"model", "baseline"},
-        {"baseline"},
-    )
+        used = (stages[method].deps for method in ("gst", "xgboost"))
+        network, trees = (next(d for d in deps if isinstance(d, ParamsDependency)).read_params() for deps in used)
+    both = {"model", "baseline"}
+    assert (both & network.keys(), both & trees.keys()) == (both, {"baseline"})
     trainer = {key.partition(".")[2] for key in network if key.startswith("trainer.")}
     assert trainer == TrainerConfig.model_fields.keys() - {"accelerator", "memory_bytes", "workers"}
     assert (network["trainer.devices"], network["kind"]) == (2, "layout")

@@ -83,9 +83,7 @@ def test_a_store_is_read_in_place(tiny_collections: Path, settings: Callable[...
         )
         assert done.returncode == 0, done.stderr
         assert {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in store.rglob("*")} == files
-        assert {path.name for path in output.iterdir()} == {
-            *("features", "model", "raw", "report", "segments", "state")
-        }
+        assert {path.name for path in output.iterdir()} == {"features", "model", "raw", "report", "segments", "state"}
     finally:
         for path in (store, *files):
             path.chmod(path.stat().st_mode | 0o200)

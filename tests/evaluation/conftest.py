@@ -39,9 +39,7 @@ def make_graph(
     )
 
 
-def graph_row(
-    graph: str, tau: float | None, split: str = "valid", ceiling: float | None = 0.9, **changes: object
-) -> Row:
+def graph_row(graph: str, tau: float | None, split: str = "valid", ceiling: float | None = 0.9, **changes: Any) -> Row:
     """Return a row of per_graph.csv of a layout collection, without metrics if `tau` is None."""
     row = dict.fromkeys(per_graph_columns("layout")) | {"split": split, "graph": graph, "family": "net"}
     row |= {"protocol": "all", "nodes": 27.0, "configurations": 64.0, "distinct": 60.0, "split_half_tau": 0.8}
@@ -73,9 +71,7 @@ def training(
         "collection": Collection.parse("layout:cpu:random"),
         "method": method,
         "spec": {"version": "0.1.0", "data": "d" * 16, "weights_sha256": "a" * 64},
-        "history": [
-            {"member": 0.0, "epoch": epoch, "train_loss": 1 / epoch, "valid_kendall_tau": 0.5} for epoch in (1.0, 2.0)
-        ],
+        "history": [{"member": 0.0, "epoch": n, "train_loss": 1 / n, "valid_kendall_tau": 0.5} for n in (1.0, 2.0)],
         "per_graph": [graph_row(graph, tau) for graph, tau in taus.items()],
         "predictions": [{"graph": graph, **point} for graph in taus],
         "properties": [

@@ -75,7 +75,6 @@ def test_everything_is_fetched_trained_and_judged_once_and_continues(server: Ser
     assert third.count("GNN (Jain)") >= 4
     for folder in (tmp_path / "tpugraphs/reports").glob("*/*/*/*/*/submission.csv"):
         assert Path(f"{folder}.orders.json").is_file()
-    pretrained, best = (
-        read_json(tmp_path / f"tpugraphs/models/{name}/{own}/full/spec.json") for name in ("pretrained", "best")
-    )
+    models = tmp_path / "tpugraphs/models"
+    pretrained, best = (read_json(models / f"{name}/{own}/full/spec.json") for name in ("pretrained", "best"))
     assert pretrained["features"] == best["features"]

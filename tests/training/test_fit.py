@@ -138,10 +138,8 @@ def test_a_training_starts_with_the_weights_of_a_pretrained_model_of_the_same_fe
     pretrained, spec = load_model(folder, CPU)
     setup, own = (prepare(settings(ensemble__seeds=3, **paths), ALONE) for paths in ({"paths__pretrained": folder}, {}))
     for number, member in enumerate(setup.members):
-        expected = pretrained[number % 2].state_dict()
-        assert all(
-            torch.equal(value, expected[name]) for name, value in initial_model(setup, member).state_dict().items()
-        )
+        expected, found = pretrained[number % 2].state_dict(), initial_model(setup, member).state_dict()
+        assert all(torch.equal(value, expected[name]) for name, value in found.items())
     assert setup.key != own.key
     collection, other = Collection.parse("layout:synthetic:random"), tmp_path / "other" / "layout/synthetic/random"
     featurize_collection(

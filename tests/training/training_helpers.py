@@ -94,10 +94,8 @@ def start(folder: Path, config: Config, *arguments: str, **variables: str) -> su
     OmegaConf.save(config.model_dump(mode="json"), folder / "params.yaml")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
     environment |= {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1", **variables}
-    command = [sys.executable, *arguments]
-    return subprocess.Popen(
-        command, cwd=folder, env=environment, text=True, stderr=subprocess.PIPE, start_new_session=True
-    )
+    options: dict[str, Any] = {"text": True, "stderr": subprocess.PIPE, "start_new_session": True}
+    return subprocess.Popen([sys.executable, *arguments], cwd=folder, env=environment, **options)
 
 
 def wait_for_checkpoint(folder: Path, process: subprocess.Popen[str]) -> None:

@@ -165,9 +165,7 @@ def configured(
     tensors: list[list[int]], uses: list[list[int]], configurations: list[list[list[list[int]]]]
 ) -> LayoutFeatures:
     """Make layout features from the layouts of output, input and kernel, for each configuration and node."""
-    rows = np.array(
-        [[[*chain.from_iterable(map(padded, node))] for node in one] for one in configurations], dtype=np.int8
-    )
+    rows = np.array([[[*chain.from_iterable(map(padded, node))] for node in one] for one in configurations], np.int8)
     codebook, numbers = np.unique(rows.reshape(-1, 18), axis=0, return_inverse=True)
     codes = numbers.reshape(rows.shape[:2]).astype(np.uint8)
     layouts = layout_features(np.arange(rows.shape[1]), codebook, np.zeros(codebook.shape, np.float32), codes)
