@@ -19,6 +19,7 @@ from hlorank.files import DataError
 from hlorank_collect.machine import limit_memory
 from hlorank_collect.program import SkippedError
 from hlorank_collect.task import Progress, Task
+from hlorank_collect.xla import TPUS
 
 _FLAGS = {
     # One thread, as the process has one core.
@@ -50,9 +51,9 @@ class Outcome:
 def environment(platform: str) -> dict[str, str]:
     """Return the environment of a child process: XLA's flags next to the user's, and the backend."""
     variables = {"XLA_FLAGS": " ".join(filter(None, [os.environ.get("XLA_FLAGS"), _FLAGS.get(platform)]))}
-    if platform != "gpu":
+    if platform not in ("gpu", "tpu"):
         variables["JAX_PLATFORMS"] = "cpu"  # skip the search for accelerators
-    if platform not in _FLAGS:
+    if platform in TPUS:
         variables |= _NO_TPU
     return {**os.environ, **variables}
 

@@ -6,7 +6,8 @@ import itertools
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -61,8 +62,15 @@ def captured(
 
 def capture(module: HloModuleProto, platform: xla.Platform) -> HloModuleProto:
     """Return a module right before layout assignment; raise SkippedError if it does not compile."""
-    try:
+    with named_failures(module, platform):
         return HloModuleProto.FromString(xla.capture(module.SerializeToString(), platform))
+
+
+@contextmanager
+def named_failures(module: HloModuleProto, platform: xla.Platform) -> Iterator[None]:
+    """Raise SkippedError where a module does not compile, with the instruction if it is a custom call."""
+    try:
+        yield
     except Exception as error:  # the compiler raises many classes
         for computation in module.computations:
             for instruction in computation.instructions:
@@ -105,9 +113,6 @@ class Attempts:
         return cls(lambda name: report(Progress("compile", name, min(next(done), share))), forbidden, deadline)
 
 
-NO_LIMITS = Attempts()
-
-
 class Tried(ABC, Generic[Configuration, Result]):
     """Configurations of one program, each compiled once; `left_out` has those without a result, with their reasons.
 
@@ -122,8 +127,6 @@ class Tried(ABC, Generic[Configuration, Result]):
             attempts.before(None)
             try:
                 self._results[name] = self._compile(default)
-            except SkippedError:
-                raise
             except Exception as error:  # the compiler and the backend raise many classes
                 raise SkippedError(f"the default configuration fails: {error_line(error)}") from error
         self._default = self._results[name]
@@ -188,20 +191,23 @@ class Compiled(Tried[Configuration, xla.Executable]):
         return timing.timer_of(lambda index: executables[index].run(self._inputs))
 
 
+def compile_constrained(
+    module: HloModuleProto, space: LayoutSpace, platform: xla.Platform, configuration: Layouts
+) -> xla.Executable:
+    """Compile a captured module with calls that demand the layouts of a configuration."""
+    return xla.compile_module(constrained(module, space, configuration).SerializeToString(), platform)
+
+
 class CompiledLayouts(Compiled[Layouts]):
-    """Layout configurations of one captured module."""
+    """Layout configurations of one program, as executables of a function such as `compile_constrained`."""
 
     def __init__(
         self,
-        module: HloModuleProto,
+        compile_one: Callable[[Layouts], xla.Executable],
         space: LayoutSpace,
         inputs: Sequence[Any],
-        platform: xla.Platform,
-        attempts: Attempts = NO_LIMITS,
+        attempts: Attempts,
     ) -> None:
-        def compile_one(configuration: Layouts) -> xla.Executable:
-            return xla.compile_module(constrained(module, space, configuration).SerializeToString(), platform)
-
         self._space = space
         super().__init__(compile_one, configuration_name, space.default, inputs, attempts)
 

@@ -1,8 +1,10 @@
 """The machine that measures: its description, whether it is idle enough, and a limit of memory."""
 
+import math
 import os
 import platform
 import resource
+import time
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -43,6 +45,13 @@ def limit_memory() -> None:
     """Limit the memory of this process, so that a large allocation fails instead of the machine."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (memory_limit(), hard))
+
+
+def limit_cpu(seconds: float) -> None:
+    """End this process by SIGXCPU after more CPU time of all its threads, whatever else runs; inf ends the limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    limit = hard if math.isinf(seconds) else math.ceil(time.process_time() + seconds)
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, hard))
 
 
 def used_mappings() -> float:

@@ -4,72 +4,75 @@ import dataclasses
 import itertools
 import os
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hlorank.config import ConfigError
 from hlorank.data.collection import Collection
 from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph
 from hlorank.hlo.hlo_pb2 import HloModuleProto
-from hlorank.hlo.layout_space import DRAWN, SEARCHES, Layouts, Search, configuration_name
+from hlorank.hlo.layout_space import DRAWN, SEARCHES, Layouts, LayoutSpace
 from hlorank.hlo.reader import Record, featurize
 from hlorank_collect import record, xla
-from hlorank_collect.compiled_layouts import Attempts, CompiledLayouts, captured, configurable
+from hlorank_collect.compiled_layouts import Attempts, CompiledLayouts, captured, compile_constrained, configurable
 from hlorank_collect.program import Program, SkippedError
-from hlorank_collect.task import LayoutTask, Progress, Report
+from hlorank_collect.task import LayoutTask, Progress, Report, Task
 from hlorank_collect.timing import Float64, Rounds
 from hlorank_collect.tpu.estimated_layouts import EstimatedLayouts, TpuProgram
 
 _COMPILE_SHARE = 0.7  # of the time limit; the rest is for measuring
 
-
-Result = tuple[HloModuleProto, Layouts, Float64, dict[str, Any]]
-"""Captured module, configurations, the default first, their times (rounds, configurations), and what else is known."""
+TriedLayouts = CompiledLayouts | EstimatedLayouts
 
 
-def _search(task: LayoutTask) -> Search:
-    return SEARCHES[Collection.parse(task.collection).search or ""]
+def opened(
+    task: Task, program: Program, fingerprint: str | None = None
+) -> tuple[HloModuleProto, LayoutSpace, Callable[..., TriedLayouts]]:
+    """Return a program before layout assignment, its layouts, and what tries them within `Attempts`.
 
-
-def _measure(task: LayoutTask, program: Program, report: Report) -> Result:
-    module, inputs = captured(program, task.platform)
-    start = time.monotonic()
+    For `fingerprint` see `captured`.
+    """
+    if task.platform in xla.TPUS:
+        own = TpuProgram(program, task.platform)
+        memory = task.memory(program.name) if isinstance(task, LayoutTask) else None
+        return own.module, own.space, partial(EstimatedLayouts, own, memory)
+    if task.platform == "tpu":
+        if (found := xla.device_name("tpu")) != (wanted := xla.device_name(task.source)):
+            raise ConfigError(f"{task.collection}: this machine has a {found}, not a {wanted}")
+        own = TpuProgram(program, task.source, attached=True)
+        return own.module, own.space, partial(CompiledLayouts, own.compiled, own.space, own.inputs())
+    module, inputs = captured(program, task.platform, fingerprint)
     space = configurable(module)
-    deadline = start + _COMPILE_SHARE * task.time_limit
-    attempts = Attempts.reported(report, 0.5, task.configurations, task.left_out, deadline)
-    compiled = CompiledLayouts(module, space, inputs, task.platform, attempts)
-    rng = task.rng(program.name)
-    found = _search(task)(space, task.configurations, rng, lambda batch: compiled.quick(batch, rng))
-    kept = [compiled.result(configuration) is not None for configuration in found]
-    left_out = {name: compiled.left_out[name] for name in map(configuration_name, found[np.logical_not(kept)])}
-    if sum(kept) < 2:
-        raise SkippedError(f"only its default configuration works: {next(iter(left_out.values()), 'no other found')}")
-    ready = time.monotonic()
-    times = compiled.measure(found[kept], rng, Rounds.up_to(task.rounds), start + task.time_limit, report, 0.5)
-    seconds = {"compile": round(ready - start, 2), "measure": round(time.monotonic() - ready, 2)}
-    known = {"left_out": left_out, "seconds": seconds}
-    return module, found[kept], times, known
+    compile_one = partial(compile_constrained, module, space, task.platform)
+    return module, space, partial(CompiledLayouts, compile_one, space, inputs)
 
 
-def _estimate(task: LayoutTask, program: Program, report: Report) -> Result:
-    start = time.monotonic()
-    compiled = TpuProgram(program, task.platform)
-    deadline = start + task.time_limit
-    attempts = Attempts.reported(report, 1.0, task.configurations, task.left_out, deadline)
-    memory = task.memory(program.name)
-    memory.parent.mkdir(parents=True, exist_ok=True)
-    estimated = EstimatedLayouts(compiled, attempts, memory)
-    # Layouts that do not compile, which is known only then, are replaced; a search that measures compiles all of them.
-    spare = task.configurations // (1 if _search(task) in DRAWN else 4)
-    rng = task.rng(program.name)
-    drawn = _search(task)(compiled.space, task.configurations + spare, rng, estimated.runtimes)
-    works = (configuration for configuration in drawn if estimated.result(configuration) is not None)
+def _measure(
+    task: LayoutTask, name: str, space: LayoutSpace, try_layouts: Callable[..., TriedLayouts], report: Report
+) -> tuple[Layouts, Float64, dict[str, Any]]:
+    """Return configurations, the default first, their times (rounds, configurations), and what else is known."""
+    start, rng = time.monotonic(), task.rng(name)
+    search = SEARCHES[Collection.parse(task.collection).search or ""]
+    estimated = task.platform in xla.TPUS
+    share, limit = (1.0, 1.0) if estimated else (0.5, _COMPILE_SHARE)
+    deadline = start + limit * task.time_limit
+    tried = try_layouts(Attempts.reported(report, share, task.configurations, task.left_out, deadline))
+    # Estimated layouts that do not compile, which is known only then, are replaced; a search that measures has more.
+    spare = task.configurations // (1 if search in DRAWN else 4) if estimated else 0
+    drawn = search(space, task.configurations + spare, rng, lambda batch: tried.quick(batch, rng))
+    works = (configuration for configuration in drawn if tried.result(configuration) is not None)
     kept = np.stack([*itertools.islice(works, task.configurations)])
     if len(kept) < 2:
-        raise SkippedError(f"only its default configuration compiles: {[*estimated.left_out.values()][-1]}")
-    known = {"left_out": estimated.left_out, "seconds": {"compile": round(time.monotonic() - start, 2)}}
-    return compiled.module, kept, estimated.runtimes(kept)[None], known | estimated.about(kept)
+        raise SkippedError(f"only its default configuration works: {[*tried.left_out.values(), 'no other found'][0]}")
+    ready = time.monotonic()
+    times = tried.measure(kept, rng, Rounds(max=task.rounds), start + task.time_limit, report, 0.5)
+    seconds = {"compile": round(ready - start, 2), "measure": round(time.monotonic() - ready, 2)}
+    about = tried.about(kept) if isinstance(tried, EstimatedLayouts) else {}
+    return kept, times, {"left_out": tried.left_out, "seconds": seconds, **about}
 
 
 def measure_layouts(task: LayoutTask, report: Report) -> dict[str, Any]:
@@ -77,7 +80,8 @@ def measure_layouts(task: LayoutTask, report: Report) -> dict[str, Any]:
     load = os.getloadavg()[0]
     report(Progress("trace"))
     program = task.load()
-    module, layouts, times, known = (_estimate if task.platform in xla.TPUS else _measure)(task, program, report)
+    module, space, try_layouts = opened(task, program)
+    layouts, times, known = _measure(task, program.name, space, try_layouts, report)
     npz = task.npz(program.name)
     unmeasured, _ = featurize(Record(program.name, npz, "", module, None), "layout")
     graph, configurations = unmeasured.graph, unmeasured.configurations

@@ -98,6 +98,8 @@ class JaxProgram(Program):
             function, arguments = self.build()
             module = xla.unoptimized_module(function, arguments, platform)
         except Exception as error:  # the user's code may raise any exception
+            if "lowering platform" in str(error):
+                raise SkippedError(f"it has side effects (calls of the host, which {platform} has none of)") from error
             raise SkippedError(f"it does not trace: {error_line(error)}") from error
         return Traced(module, partial(self.put, arguments, platform))
 
@@ -138,7 +140,7 @@ def require_device(platform: str) -> None:
         said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise ConfigError(
             f"jax finds no {platform} ({said}); on a machine that has one, install the backend of jax for it, such as "
-            f"pip install 'jax[cuda12]=={version('jax')}', or measure on the cpu"
+            f"pip install 'jax[{'tpu' if platform == 'tpu' else 'cuda12'}]=={version('jax')}', or measure on the cpu"
         )
 
 

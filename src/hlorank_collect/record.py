@@ -59,7 +59,7 @@ def quality(times: Float64) -> dict[str, Any]:
 
     `split_half_tau` and `noise_ceiling` are None where all runtimes are equal.
     """
-    tau = split_half_tau(times) if len(times) > 1 else 1.0  # estimates, which are the same each time
+    tau = round(split_half_tau(times), 12)
     known = not math.isnan(tau)
     runtime = measurements(times).runtime
     return {
@@ -81,7 +81,8 @@ def conditions(platform: xla.Platform, load: float | None = None) -> dict[str, A
     if platform in xla.TPUS:
         return {"runtimes": "estimated", "rounds": 1, "device": device, "versions": machine.versions("libtpu")}
     loads = {} if load is None else {"load": {"before": load, "after": os.getloadavg()[0]}}
-    return {"runtimes": "measured", "device": device, **machine.description(), **loads}
+    known = machine.description() | ({"versions": machine.versions("libtpu")} if platform == "tpu" else {})
+    return {"runtimes": "measured", "device": device, **known, **loads}
 
 
 def read_left_out(root: Path) -> dict[str, dict[str, str]]:

@@ -66,6 +66,8 @@ class Task(ABC):
     """Names of configurations that crashed or hung an earlier process -> reason."""
     scale_batch: int | None = None
     """New batch of a program in a file; None keeps its own."""
+    attached: bool = False
+    """True if runtimes for a TPU are measured on that of this machine."""
 
     def is_complete(self, name: str) -> bool:  # noqa: ARG002 (subclasses use it)
         """Return True if the program of this name needs no further run; by default every program is run."""
@@ -91,7 +93,12 @@ class Task(ABC):
 
     @property
     def platform(self) -> Platform:
-        """The backend."""
+        """The backend; a generation of TPUs stands for estimates."""
+        return "tpu" if self.attached else self.source
+
+    @property
+    def source(self) -> Platform:
+        """The backend in the collection's address."""
         return cast("Platform", Collection.parse(self.collection).source)
 
     @property
@@ -116,7 +123,9 @@ class Task(ABC):
             settings["program"] = sha256_file(Path(self.program))
         if self.scale_batch is not None:
             settings["scale_batch"] = self.scale_batch
-        compiler = "libtpu" if self.platform in TPUS else "jaxlib"
+        if self.attached:
+            settings["attached"] = True
+        compiler = "libtpu" if self.source in TPUS else "jaxlib"
         return fingerprint({**settings, compiler: version(compiler)})
 
 

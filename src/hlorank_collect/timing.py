@@ -39,11 +39,6 @@ class Rounds:
     certain: int = 2
     """Rounds that are measured even after the time limit, up to `max`: each half needs one."""
 
-    @classmethod
-    def up_to(cls, limit: int) -> Rounds:
-        """Return the usual rounds with another limit, which may be below the usual minimum."""
-        return cls(min=min(cls.min, limit), max=limit)
-
 
 def runtimes(times: Float64) -> Float64:
     """Estimate the runtime of each configuration, without the effects that slow down whole rounds.

@@ -6,8 +6,8 @@ This is the only module that calls private parts of jaxlib; `TESTED` is the vers
 import logging
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +16,7 @@ from typing import Any, Literal
 from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto
 
 TESTED = "0.10.2"
-Platform = Literal["cpu", "gpu", "tpu-v2", "tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e"]
+Platform = Literal["cpu", "gpu", "tpu", "tpu-v2", "tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e"]
 TPUS: Mapping[str, str] = MappingProxyType(
     {
         "tpu-v2": "v2:2x2",
@@ -27,14 +27,18 @@ TPUS: Mapping[str, str] = MappingProxyType(
         "tpu-v6e": "v6e:2x2",
     }
 )
-"""Generation of TPUs -> topology of a host. libtpu compiles for them on a machine without one."""
+"""Generation of TPUs -> topology of a host. libtpu compiles for them without one; `tpu` is that of this machine."""
 Function = Callable[..., Any]
+Overrides = Mapping[str, str | int | bool]
+"""Fields of xla.DebugOptions, and options of a backend."""
+NO_OVERRIDES: Overrides = MappingProxyType({})
 
 _log = logging.getLogger(__name__)
 # On a GPU conv-rewriter, a few passes earlier, turns convolutions into calls of cuDNN. These lose their window on the
 # way into the compiler, and then end the process.
 _NEXT_PASS = re.compile(r"\.after_[\w-]*(layout-assignment|conv-rewriter)\.")
-_AROUND = "layout-assignment"
+_NEEDED = re.compile(r"\(([\d.]+)([KMGT])\) exceeds available HBM")
+_MEBIBYTES = {"K": 2**-10, "M": 1, "G": 2**10, "T": 2**20}
 
 
 class NotCapturedError(RuntimeError):
@@ -76,9 +80,7 @@ def _device(platform: Platform) -> Any:
 
 def device_name(platform: Platform) -> str:
     """Return the backend's name of its device."""
-    if platform in TPUS:
-        return str(_tpu(platform).device_kind)
-    return str(_device(platform).device_kind)
+    return str((_tpu if platform in TPUS else _device)(platform).device_kind)
 
 
 def put(arguments: Sequence[Any], platform: Platform = "cpu", *, wide: bool = False) -> list[Any]:
@@ -127,41 +129,34 @@ def unoptimized_module(function: Function, arguments: Sequence[Any], platform: P
 
     with jax.default_device(_device("gpu" if platform == "gpu" else "cpu")):
         traced = jax.jit(function, keep_unused=True).trace(*arguments)
-        lowered = traced.lower(lowering_platforms=("tpu",) if platform in TPUS else None)
+        lowered = traced.lower(lowering_platforms=("tpu",) if platform.startswith("tpu") else None)
     data: bytes = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
     return data
 
 
-def compile_module(
-    module: bytes,
-    platform: Platform = "cpu",
-    *,
-    overrides: Mapping[str, str | int | bool] | None = None,
-    dump: Path | None = None,
-) -> Executable:
-    """Compile a serialized HloModuleProto for one device; RuntimeError is raised if the compiler rejects it.
-
-    `overrides` are fields of xla.DebugOptions; `dump` is a folder for the modules after each pass that changed the
-    module.
-    """
+def compile_module(module: bytes, platform: Platform = "cpu", overrides: Overrides = NO_OVERRIDES) -> Executable:
+    """Compile a serialized HloModuleProto for one device; RuntimeError is raised if the compiler rejects it."""
     from jaxlib import _jax
 
     device = _device(platform)
-    stablehlo, options = _jax.mlir.hlo_to_stablehlo(module), _options(overrides or {}, dump)
-    return Executable(device.client.compile_and_load(stablehlo, _jax.DeviceList((device,)), options))
+    stablehlo = _jax.mlir.hlo_to_stablehlo(module)
+    return Executable(device.client.compile_and_load(stablehlo, _jax.DeviceList((device,)), _options(overrides)))
 
 
-def _options(overrides: Mapping[str, str | int | bool], dump: Path | None, passes: str = ".*") -> Any:
+def _options(overrides: Overrides) -> Any:
     from jaxlib import _jax
 
     options = _jax.CompileOptions()
     options.env_option_overrides = [*overrides.items()]
-    if dump is not None:
-        debug = options.executable_build_options.debug_options
-        debug.xla_dump_to = str(dump)
-        debug.xla_dump_hlo_pass_re = passes
-        debug.xla_dump_hlo_as_proto = True
     return options
+
+
+def attached_tpu() -> str | None:
+    """Return the generation of the TPU of this machine, such as tpu-v3, by its number on the bus; None without one."""
+    from jax._src import hardware_utils
+
+    _, generation = hardware_utils.num_available_tpu_chips_and_device_id()
+    return None if generation is None else f"tpu-{generation.name}"
 
 
 @cache
@@ -171,7 +166,9 @@ def _tpu(platform: Platform) -> Any:
     return topologies.get_topology_desc(TPUS[platform], platform="tpu").devices[0]
 
 
-def compile_for_tpu(module: bytes, platform: Platform, proposals: bytes = b"", dump: Path | None = None) -> bytes:
+def compile_for_tpu(
+    module: bytes, platform: Platform, proposals: bytes = b"", overrides: Overrides = NO_OVERRIDES
+) -> bytes:
     """Compile a serialized HloModuleProto for a TPU that this machine need not have.
 
     Returns:
@@ -181,47 +178,74 @@ def compile_for_tpu(module: bytes, platform: Platform, proposals: bytes = b"", d
         module: the program.
         platform: one of `TPUS`.
         proposals: serialized LayoutProposals, whose ids are those of the module before layout assignment.
-        dump: folder for the modules around layout assignment.
+        overrides: options of the compiler.
     """
     from jax._src.interpreters import mlir
     from jaxlib import _jax
     from jaxlib.mlir import ir
 
     device = _tpu(platform)
-    with tempfile.NamedTemporaryFile(prefix="hlorank-layouts-") as file, mlir.make_ir_context():
-        file.write(proposals)
-        file.flush()
-        options = _options(proposal_options(file.name) if proposals else {}, dump, _AROUND)
+    with proposed(proposals) as options, mlir.make_ir_context():
         stablehlo = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(module))
         compiled = device.client.compile(
-            stablehlo, executable_devices=_jax.DeviceList((device,)), compile_options=options
+            stablehlo, executable_devices=_jax.DeviceList((device,)), compile_options=_options({**overrides, **options})
         )
     (optimized,) = compiled.hlo_modules()
     data: bytes = optimized.as_serialized_hlo_module_proto()
     return data
 
 
+@contextmanager
+def proposed(proposals: bytes) -> Iterator[dict[str, str]]:
+    """Yield the options with which the compiler for TPUs takes serialized LayoutProposals."""
+    with tempfile.NamedTemporaryFile(prefix="hlorank-layouts-") as file:
+        file.write(proposals)
+        file.flush()
+        yield proposal_options(file.name) if proposals else {}
+
+
 def capture_for_tpu(module: bytes, platform: Platform) -> tuple[HloModuleProto, HloModuleProto]:
     """Return a module right before and right after layout assignment, which keeps the names of instructions."""
     with tempfile.TemporaryDirectory(prefix="hlorank-dump-") as folder:
-        compile_for_tpu(module, platform, dump=Path(folder))
+        compile_for_tpu(module, platform, b"", {**dump_options(folder), "xla_early_exit_with_layouts": True})
         return around_layout_assignment(Path(folder))
+
+
+def optimize_for_tpu(
+    module: bytes, platform: Platform, proposals: bytes = b"", mebibytes: int = 1
+) -> tuple[HloModuleProto, int]:
+    """Return the module for which code would be generated, and the memory in MiB that it needs, 0 if that is unknown.
+
+    The compiler is told that the TPU has less memory than the program needs, and ends before it generates code. A limit
+    below half of the needed memory makes it fuse less.
+    """
+    with tempfile.TemporaryDirectory(prefix="hlorank-dump-") as folder:
+        needed, options = None, {**dump_options(folder), "xla_tpu_max_hbm_size_mib": mebibytes}
+        try:
+            compile_for_tpu(module, platform, proposals, options)
+        except RuntimeError as error:
+            needed = _NEEDED.search(str(error))
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+        optimized = _dumped(Path(folder), "*.after_optimizations_before_buffer_assignment")
+        return optimized, int(float(needed[1]) * _MEBIBYTES[needed[2]]) if needed else 0
 
 
 def around_layout_assignment(folder: Path) -> tuple[HloModuleProto, HloModuleProto]:
     """Return the module right before and right after layout assignment from a folder of dumps for a TPU."""
-    found = []
-    for pattern in ("*.before_layout-assignment.hlo.pb", "*.after_layout-assignment.*.hlo.pb"):
-        dumps = sorted(folder.glob(pattern))
-        if not dumps:
-            raise NotCapturedError(f"no dump {pattern} of the compiler for TPUs")
-        found.append(_without_metadata(dumps[0]))
-    return found[0], found[1]
+    return _dumped(folder, "*.before_layout-assignment"), _dumped(folder, "*.after_layout-assignment.*")
 
 
-def dump_options(folder: Path) -> dict[str, Any]:
-    """Return the options with which JAX compiles a function and dumps the modules around layout assignment."""
-    return {"xla_dump_to": str(folder), "xla_dump_hlo_pass_re": _AROUND, "xla_dump_hlo_as_proto": True}
+def _dumped(folder: Path, name: str) -> HloModuleProto:
+    dumps = sorted(folder.glob(f"{name}.hlo.pb"))
+    if not dumps:
+        raise NotCapturedError(f"no dump {name} of the compiler for TPUs")
+    return _without_metadata(dumps[0])
+
+
+def dump_options(folder: str | Path, passes: str = "layout-assignment") -> dict[str, Any]:
+    """Return the options with which the compiler dumps the modules around passes that change them into a folder."""
+    return {"xla_dump_to": str(folder), "xla_dump_hlo_pass_re": passes, "xla_dump_hlo_as_proto": True}
 
 
 def proposal_options(path: str | Path) -> dict[str, str]:
@@ -238,7 +262,7 @@ def capture(module: bytes, platform: Platform = "cpu") -> bytes:
     if platform in TPUS:
         return capture_for_tpu(module, platform)[0].SerializeToString(deterministic=True)
     with tempfile.TemporaryDirectory(prefix="hlorank-dump-") as folder:
-        compile_module(module, platform, dump=Path(folder))
+        compile_module(module, platform, dump_options(folder, ".*"))
         dumps = sorted(Path(folder).glob("*.hlo.pb"))
         after = next((i for i, dump in enumerate(dumps) if _NEXT_PASS.search(dump.name)), 0)
         if after == 0:

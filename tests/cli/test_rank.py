@@ -459,7 +459,7 @@ def test_functions_that_are_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("hlorank.cli.programs.in_process", in_process)
     for dump in (None, "before_layout_assignment", "before-optimizations"):
-        find_programs(["own_mlp:step"], dump, "f32[2]", "tpu-v3")
+        find_programs(["own_mlp:step"], dump, "f32[2]", "layout:tpu-v3:random")
     assert stages == [(DUMPS[0], "tpu-v3"), (DUMPS[0], "tpu-v3"), (DUMPS[1], "tpu-v3")]
     for function, dump, arguments, named in (
         ("own_mlp:step", "after_optimizations", "f32[2]", "after_optimizations"),

@@ -120,7 +120,7 @@ def test_a_file_that_is_damaged_or_of_another_program_is_refused(saved: Path) ->
         f"{saved}: node 0, ": {"configuration": chosen | {"instructions": [chosen["instructions"][0] | {"node": 0}]}},
         "tune the program again": {"configuration": {"0": [-1] * 18}, "module": "0" * 64},  # an earlier version
         "seed": {"seed": None},
-        "platform": {"platform": "tpu"},
+        "platform": {"platform": "npu"},
         "configuration": {"configuration": []},
     }.items():
         with pytest.raises(DataError, match=match):

@@ -150,7 +150,7 @@ def test_a_real_model_is_tuned_with_one_example(programs: Path, autotune: Comman
         (["collect", "mlp", *SHAPES], "'mlp'"),
         (["collect", "m:f", "--core", "12345"], "--core 12345"),
         (["collect", "m:f", "--collection", "layout:xla:random"], "layout:xla:random"),
-        (["collect", "m:f", "--collection", "tile:cpu"], "c-loop-nests"),
+        (["collect", "m:f", "--collection", "tile:cpu"], "tile:cpu"),
         (["collect", "m:f", "--scale-batch", "2"], "--scale-batch"),
         (["collect", "no-such.hlo"], "no-such.hlo: "),
         (["autotune", "--random"], "--remeasure"),

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_space import Layouts, LayoutSpace, configuration_name, layout_space
 from hlorank_collect import machine, xla
-from hlorank_collect.compiled_layouts import Attempts, CompiledLayouts
+from hlorank_collect.compiled_layouts import Attempts, CompiledLayouts, compile_constrained
 from hlorank_collect.program import SkippedError
 from hlorank_collect.timing import Rounds, Timer, difference, has_nan, measure, runtimes, split_half_tau
 
@@ -42,7 +43,9 @@ def make(dot_and_reshape: HloModuleProto, monkeypatch: pytest.MonkeyPatch) -> Ca
             return FakeExecutable(outputs(calls))
 
         monkeypatch.setattr(xla, "compile_module", compile_module)
-        return CompiledLayouts(dot_and_reshape, layout_space(dot_and_reshape), [], "cpu", Attempts(**arguments))
+        space = layout_space(dot_and_reshape)
+        compile_one = partial(compile_constrained, dot_and_reshape, space, "cpu")
+        return CompiledLayouts(compile_one, space, [], Attempts(**arguments))
 
     return compiled_layouts
 

@@ -88,6 +88,8 @@ def test_each_death_is_named_and_one_outside_of_any_configuration_or_many_end_th
     ]
     outcome = run("at('compile', 'c0'); at('measure'); os.abort()")
     assert outcome == Outcome(None, "in stage measure: the process was ended by SIGABRT")
+    outcome = run("from hlorank_collect.machine import limit_cpu\nlimit_cpu(0.1)\nwhile True: pass")
+    assert outcome == Outcome(None, "in stage trace: the process was ended by SIGXCPU")
 
 
 class Deadly(LayoutTask):

@@ -80,7 +80,9 @@ def task(tmp_path: Path, user_module: Callable[[str, str], Path], monkeypatch: p
 
 
 def test_the_compiler_reads_the_options_as_intended(gemm: Gemm, tmp_path: Path) -> None:
-    xla.compile_module(gemm.module.SerializeToString(), overrides=CONFIGURATION.options(), dump=tmp_path)
+    xla.compile_module(
+        gemm.module.SerializeToString(), overrides={**CONFIGURATION.options(), **xla.dump_options(tmp_path)}
+    )
     (dumped,) = tmp_path.glob("*.debug_options")
     found = dict(line.split(": ", 1) for line in dumped.read_text().splitlines() if ": " in line)
     assert found["xla_gpu_override_gemm_autotuner"] == (

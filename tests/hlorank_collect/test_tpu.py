@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from argparse import Namespace
 from collections import Counter
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
@@ -13,16 +15,20 @@ import pytest
 from hlorank.config import ConfigError
 from hlorank.data.collection import read_graph
 from hlorank.data.configurations import LayoutConfigurations
+from hlorank.files import write_json
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_space import Layouts, LayoutSpace, configuration_name, outputs, tpu_layout_space
+from hlorank_collect import measure_layouts, record, xla
+from hlorank_collect.autotune.tune_program import tune
 from hlorank_collect.autotune.tuned import Tuned, TuneTask
 from hlorank_collect.child_process import environment, supervise
-from hlorank_collect.commands.collect import _collection
+from hlorank_collect.commands.collect import _attached, _collection
+from hlorank_collect.compiled_layouts import Attempts
 from hlorank_collect.program import SkippedError, require_device
 from hlorank_collect.task import LayoutTask
 from hlorank_collect.tpu.estimate import CORES, Cost, OptimizedModule, padded_bytes
-from hlorank_collect.tpu.estimated_layouts import EstimatedLayouts, TpuProgram
-from tests.hlorank_collect.tasks import parsed, small_task
+from hlorank_collect.tpu.estimated_layouts import CODE, EstimatedLayouts, TpuProgram
+from tests.hlorank_collect.tasks import SHAPES, parsed, silent, small_task
 
 pytest.importorskip("jax", reason="needs jax (extra collect)")
 compiler = pytest.mark.skipif(find_spec("libtpu") is None, reason="needs libtpu (extra tpu)")
@@ -73,7 +79,10 @@ def test_costs_are_summed_through_loops_and_branches(bound: int, direction: str,
     assert dict(cost.unknown) == {"cosine": 1, "reshape": 1}
     assert cost.moved == 2 * (4096 + 4096)
     assert cost.padded == (trips + 4) * (4096 + 4096)
-    assert cost.copies == 1
+    assert (cost.copies, cost.kernels) == (1, trips + 4)
+    assert replace(cost, cycles=0).nanoseconds(CORES["tpu-v3"]) == pytest.approx(
+        (trips + 4) * (1000 / 0.94 + 8192 / 225)
+    )
     assert cost.nanoseconds(CORES["tpu-v3"]) == pytest.approx((100 * trips + 12) / 0.94 + 4 * 4096 / 450)
 
 
@@ -133,7 +142,8 @@ def test_what_cannot_be_estimated_is_refused_before_anything_is_compiled(monkeyp
             _collection(address)
 
 
-def test_estimates_of_a_process_that_ended_are_not_made_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", ["cycles", "bytes"])
+def test_estimates_of_a_process_that_ended_are_not_made_again(tmp_path: Path, model: str) -> None:
     space = LayoutSpace(np.array([3]), np.array([[2, 0, 0]]))
     compiled: list[str] = []
 
@@ -143,19 +153,25 @@ def test_estimates_of_a_process_that_ended_are_not_made_again(tmp_path: Path) ->
         def __init__(self) -> None:
             self.space = space
 
-        def cost(self, configuration: Layouts) -> Cost:
+        def cost(self, configuration: Layouts, *, by_bytes: bool) -> Cost:
+            assert by_bytes == (model == "bytes")
             compiled.append(configuration_name(configuration))
-            return Cost(cycles=94 * len(compiled), copies=1, unknown=Counter(["copy-start"]))
+            cycles, padded = (94 * len(compiled), 22500 * len(compiled))
+            return Cost(cycles * (not by_bytes), padded=padded, copies=1, unknown=Counter(["copy-start"]))
 
     memory = tmp_path / "program.partial"
     layouts = outputs(space, 3, np.random.default_rng(0), lambda _: np.zeros(0))
-    first = EstimatedLayouts(cast("TpuProgram", Compiler()), memory=memory)
+    announced, forbidden = list[str | None](), {CODE: "slow"} if model == "bytes" else {}
+    program = cast("TpuProgram", Compiler())
+    first = EstimatedLayouts(program, memory, Attempts(announced.append, forbidden))
+    assert announced == [None, CODE][: 2 - len(forbidden)]
     assert first.runtimes(layouts[:2]) == pytest.approx([100, 200])
     memory.write_text(memory.read_text() + '["half')
-    again = EstimatedLayouts(cast("TpuProgram", Compiler()), memory=memory)
+    again = EstimatedLayouts(program, memory, Attempts(forbidden={}))
     assert again.runtimes(layouts) == pytest.approx([100, 200, 300])
     assert compiled == [*map(configuration_name, layouts)]
     assert first.about(layouts[:2]) == again.about(layouts[:2])
+    assert (first.left_out, first.about(layouts[:1])["estimated_by"]) == ({}, model)
 
 
 @compiler
@@ -189,6 +205,7 @@ from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_json import to_configuration
 from hlorank.hlo.layout_space import random
 from hlorank_collect import xla
+from hlorank_collect.compiled_layouts import Attempts
 from hlorank_collect.program import JaxProgram
 from hlorank_collect.tpu.estimate import CORES, OptimizedModule
 from hlorank_collect.tpu.estimated_layouts import EstimatedLayouts, TpuProgram
@@ -201,7 +218,7 @@ def net(x, w, v):
 arguments = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((8, 16, 16, 24), (3, 3, 24, 48), (3, 3, 48, 16))]
 program = JaxProgram("net", "net", lambda: (net, tuple(arguments)))
 compiled = TpuProgram(program, "tpu-v3")
-estimated = EstimatedLayouts(compiled)
+estimated = EstimatedLayouts(compiled, None, Attempts())
 layouts = random(compiled.space, 8, np.random.default_rng(0), estimated.runtimes)
 runtimes = estimated.runtimes(layouts)
 place = np.flatnonzero(np.isfinite(runtimes) & (runtimes != runtimes[0]))[0]  # others are refused by the compiler
@@ -226,22 +243,57 @@ def test_jax_compiles_the_program_that_was_estimated_with_the_options_of_its_fil
     assert estimate == compiled
 
 
-@compiler
-@pytest.mark.slow
-@pytest.mark.usefixtures("programs")
-def test_the_best_estimate_wins() -> None:
-    shared = {"program": "user_programs:dots", "arguments": "f32[256,512] f32[512,384]", "output": "tuned"}
+def test_the_best_estimate_wins(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = parsed("""
+      %x = f32[8,16] parameter(0)
+      %w = f32[16,8] parameter(1)
+      %y = f32[8,8] dot(%x, %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+      ROOT %z = f32[8,8] dot(%y, %y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+    """)
+    cycles = dict[str, float]()
+
+    class Compiler:
+        def __init__(self, *_: object) -> None:
+            self.module, self.space, self.platform = module, tpu_layout_space(module), "tpu-v3"
+
+        def cost(self, configuration: Layouts, *, by_bytes: bool) -> Cost:
+            assert not by_bytes
+            return Cost(cycles.setdefault(configuration_name(configuration), 1000 - 100 * len(cycles)))
+
+    monkeypatch.setattr(measure_layouts, "TpuProgram", Compiler)
+    monkeypatch.setattr(record, "conditions", lambda _: {"runtimes": "estimated"})
+    shared = {"program": "user_programs:dots", "arguments": SHAPES, "output": "tuned"}
     task = small_task(TuneTask, **shared, collection="layout:tpu-v3:random", configurations=12, budget=4)
-    about = supervise(task, hang_seconds=300).about
-    assert about is not None
-    found = about["speedup"]
-    assert (
-        found["low"]
-        == found["estimate"]
-        == found["high"]
-        == 1 / min(tried["relative_runtime"] for tried in about["measured"])
-    )
-    assert about["runtimes"] == "estimated"
-    path = task.saved(about["name"])
-    with pytest.raises(SkippedError, match=path.stem):
-        Tuned(path)
+    about = tune(task, silent)
+    assert [tried["relative_runtime"] for tried in about["measured"]] == pytest.approx([0.9, 0.8, 0.7, 0.6])
+    assert about["winner"] == min(cycles, key=cycles.__getitem__)
+    assert [*about["speedup"].values()] == pytest.approx(3 * [1 / 0.6])
+    with pytest.raises(SkippedError, match=task.saved(about["name"]).stem):
+        Tuned(task.saved(about["name"]))
+
+
+def test_a_folder_says_whether_runtimes_are_measured_or_estimated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str | None] = ["tpu-v3"]
+    monkeypatch.setattr("hlorank_collect.program.require_device", lambda _: None)
+    monkeypatch.setattr("hlorank_collect.commands.collect.version", lambda _: "2")
+    monkeypatch.setattr(xla, "attached_tpu", lambda: found[0])
+    collection, here = _collection("layout:tpu-v3:random"), Namespace(out=tmp_path, ray=None)
+    graph = tmp_path / collection.path / "a.npz"
+    graph.parent.mkdir(parents=True)
+    assert _attached(here, collection)
+    assert not _attached(Namespace(out=tmp_path, ray="auto"), collection)
+    graph.touch()
+    for runtimes, version, attached, expected in (
+        ("estimated", "2", "tpu-v3", False), ("measured", "2", "tpu-v3", True), ("estimated", "2", None, False),
+        ("measured", "2", "tpu-v4", None), ("estimated", "1", None, None),
+    ):  # fmt: skip
+        about = {"collection": str(collection), "runtimes": runtimes, "device": "TPU v3"}
+        write_json(graph.with_suffix(".json"), about | {"versions": {"libtpu": version}})
+        found[0] = attached
+        if expected is None:
+            with pytest.raises(ConfigError, match=f"{runtimes}.*libtpu {version}.*here is libtpu 2"):
+                _attached(here, collection)
+        else:
+            assert _attached(here, collection) == expected

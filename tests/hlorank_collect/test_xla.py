@@ -65,10 +65,11 @@ def test_of_a_gpu_the_module_before_calls_of_cudnn_is_taken(monkeypatch: pytest.
     """Passes have the names of a GPU's dumps; conv-rewriter dumps nothing where nothing is convolved."""
 
     def dump(names: list[str]) -> str:
-        def written(module: bytes, platform: str, *, dump: Path) -> None:
+        def written(module: bytes, platform: str, overrides: xla.Overrides) -> None:
             for number, name in enumerate(names):
                 proto = HloProto(hlo_module=HloModuleProto(name=name))
-                (dump / f"module_1.jit_f.{number:04}.passes.{name}.hlo.pb").write_bytes(proto.SerializeToString())
+                path = Path(str(overrides["xla_dump_to"]))
+                (path / f"module_1.jit_f.{number:04}.passes.{name}.hlo.pb").write_bytes(proto.SerializeToString())
 
         monkeypatch.setattr(xla, "compile_module", written)
         return HloModuleProto.FromString(xla.capture(b"", "gpu")).name

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from hlorank.config import ConfigError
 from hlorank.files import SPEC, DataError, read_json
 from hlorank.hlo.reader import DUMPS, dumped_stages, program_files
+from hlorank.hlo.stage import backend_of
 from hlorank.hlo.xla_process import XlaError, in_process
 from hlorank.terminal import add_number
 
@@ -80,11 +81,11 @@ def is_function(program: str) -> bool:
 
 
 def find_programs(
-    inputs: Sequence[str], dump: str | None, arguments: str | None, backend: str = "cpu"
+    inputs: Sequence[str], dump: str | None, arguments: str | None, collection: str = "layout:cpu:random"
 ) -> tuple[list[Program], list[DataError]]:
     """Return the programs of paths, globs, JAX functions and `-`, and an error for each input without a program.
 
-    Functions are traced, and compiled up to layout assignment, for the backend.
+    Functions are traced, and compiled up to layout assignment, for the backend of a collection.
     """
     if arguments is not None and not any(map(is_function, inputs)):
         raise ConfigError("--arguments: only for module:function, such as mymod:step")
@@ -93,7 +94,7 @@ def find_programs(
     for name in inputs:
         try:
             if is_function(name):
-                programs.append(_traced(name, arguments, dump, backend))
+                programs.append(_traced(name, arguments, dump, backend_of(collection)))
             elif name == "-":
                 programs.append(_standard_input())
             else:

@@ -27,7 +27,6 @@ from hlorank.data.graph import Int64
 from hlorank.fetch.hlo import check_names
 from hlorank.files import DataError, counted
 from hlorank.hlo.configurations import NothingToConfigureError
-from hlorank.hlo.stage import backend_of
 from hlorank.terminal import add_number, add_table_options
 
 if TYPE_CHECKING:
@@ -221,7 +220,7 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     folder = model_folder(arguments.model)  # here, so that it is downloaded once
     collection = collection_of(folder)
-    programs, errors = find_programs(arguments.input, arguments.dump, arguments.arguments, backend_of(collection))
+    programs, errors = find_programs(arguments.input, arguments.dump, arguments.arguments, collection)
     if arguments.save is not None or arguments.export is not None:
         check_names(program.path for program in programs if program.path.suffix != ".npz")
     graphs: list[dict[str, Any]] = []

@@ -2,8 +2,6 @@
 
 import dataclasses
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +10,16 @@ import numpy as np
 from hlorank.files import DataError, write_json
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_json import ModuleConfiguration, module_layouts
-from hlorank.hlo.layout_space import Layouts, LayoutSpace, configuration_name
+from hlorank.hlo.layout_space import Layouts, configuration_name
 from hlorank.hlo.reader import Record, featurize
 from hlorank.metrics import ranking
-from hlorank_collect import xla
 from hlorank_collect.autotune.search import Candidates, find_candidates, propose, speedup, winner
 from hlorank_collect.autotune.tuned import ApplyTask, TuneTask
-from hlorank_collect.compiled_layouts import Attempts, CompiledLayouts, captured, configurable
-from hlorank_collect.program import Program, SkippedError
+from hlorank_collect.compiled_layouts import Attempts
+from hlorank_collect.measure_layouts import TriedLayouts, opened
+from hlorank_collect.program import SkippedError
 from hlorank_collect.task import Progress, Report
 from hlorank_collect.timing import Float64, Rounds
-from hlorank_collect.tpu.estimated_layouts import EstimatedLayouts, TpuProgram
-
-Compiled = CompiledLayouts | EstimatedLayouts
 
 _FINALISTS = 5
 _MIN_ROUNDS = 10  # measured even after the time limit: half of them select, and the interval needs five more
@@ -37,7 +32,7 @@ def tune(task: TuneTask, report: Report) -> dict[str, Any]:
     start = time.monotonic()
     report(Progress("trace"))
     program = task.load()
-    module, space, compile_layouts = _opened(task, program)
+    module, space, compile_layouts = opened(task, program)
     rng = task.rng(program.name)
     report(Progress("rank"))
     graph = featurize(Record("program", Path(task.program), "", module, None), "layout")[0].graph
@@ -57,24 +52,12 @@ def tune(task: TuneTask, report: Report) -> dict[str, Any]:
     return about
 
 
-def _opened(
-    task: TuneTask, program: Program, fingerprint: str | None = None
-) -> tuple[HloModuleProto, LayoutSpace, Callable[..., Compiled]]:
-    """Return a program before layout assignment, its layouts, and what compiles them within `Attempts`."""
-    if task.platform in xla.TPUS:
-        own = TpuProgram(program, task.platform)
-        return own.module, own.space, partial(EstimatedLayouts, own)
-    module, inputs = captured(program, task.platform, fingerprint)
-    space = configurable(module)
-    return module, space, partial(CompiledLayouts, module, space, inputs, task.platform)
-
-
 def _tried(layouts: Layouts, score: float | None, relative: float) -> dict[str, Any]:
     return {"configuration": configuration_name(layouts), "score": score, "relative_runtime": relative}
 
 
 def _final(
-    compiled: Compiled,
+    compiled: TriedLayouts,
     candidates: Candidates,
     measured: dict[int, float],
     task: TuneTask,
@@ -116,7 +99,7 @@ def _configuration(task: ApplyTask, chosen: ModuleConfiguration, module: HloModu
         raise SkippedError(f"{error}; {hint}") from None
 
 
-def _measured(task: ApplyTask, compiled: Compiled, both: Layouts, deadline: float, report: Report) -> Float64:
+def _measured(task: ApplyTask, compiled: TriedLayouts, both: Layouts, deadline: float, report: Report) -> Float64:
     """Return (rounds, 2) times of the default and of a configuration, (rounds, 1) if they are the same program."""
     for configuration in both:
         if compiled.result(configuration) is None:
@@ -138,7 +121,7 @@ def apply(task: ApplyTask, report: Report) -> dict[str, Any]:
     chosen = task.chosen()
     report(Progress("trace"))
     program = task.load()
-    module, space, compile_layouts = _opened(task, program, chosen.fingerprint)
+    module, space, compile_layouts = opened(task, program, chosen.fingerprint)
     layouts = _configuration(task, chosen, module)
     compiled = compile_layouts(Attempts.reported(report, 0.6, 2, task.left_out))
     times = _measured(task, compiled, np.stack([space.default, layouts]), start + task.time_limit, report)

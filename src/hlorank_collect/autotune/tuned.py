@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hlorank.hlo.layout_json import EXPECTED, ModuleConfiguration, module_layout
 from hlorank.hlo.layout_space import Layouts, configuration_name
 from hlorank.version import __version__
 from hlorank_collect import record, xla
-from hlorank_collect.compiled_layouts import CompiledLayouts, captured, configurable
+from hlorank_collect.compiled_layouts import Attempts, CompiledLayouts, captured, compile_constrained, configurable
 from hlorank_collect.program import SkippedError
 from hlorank_collect.task import Task, load_program
 
@@ -171,7 +172,9 @@ class Tuned:
             expected = f"{error.expected}, the module of {saved.program} that was tuned"
             found = f"{error.found}; if the program, its arguments or jax have changed, tune it again"
             raise DataError(error.key, expected, found, file=path) from None
-        compiled = CompiledLayouts(module, configurable(module), inputs, self._platform)
+        space = configurable(module)
+        compile_one = partial(compile_constrained, module, space, self._platform)
+        compiled = CompiledLayouts(compile_one, space, inputs, Attempts())
         executable = compiled.result(self.configuration)
         if executable is None:
             why = compiled.left_out[configuration_name(self.configuration)]

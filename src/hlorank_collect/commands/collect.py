@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from hlorank.compute import map_graphs
 from hlorank.config import ComputeConfig, ConfigError
-from hlorank.data.collection import Collection
+from hlorank.data.collection import Collection, graph_files
+from hlorank.data.manifest import manifest_of
 from hlorank.terminal import add_number
 from hlorank_collect.commands import common
 from hlorank_collect.xla import TPUS
@@ -37,7 +40,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         default="layout:cpu:random",
         metavar="ADDRESS",
         help="layout:<cpu|gpu>:<random|outputs|default|models> or tile:gpu; gpu was tried once. Runtimes of "
-        f"layout:<{'|'.join(TPUS)}>:... are estimates of the compiler for TPUs (default: %(default)s)",
+        f"layout:<{'|'.join(TPUS)}>:... are estimates of the compiler for TPUs, or measured on a TPU of that "
+        "generation, which is untried (default: %(default)s)",
     )
     what.add_argument("--out", type=Path, metavar="DIR", help="folder of the written tree")
     add_number(what, "--configurations", 64, "number per program or kernel", 2)
@@ -59,14 +63,28 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 def _collection(address: str) -> Collection:
     collection = Collection.parse(address)
-    if collection.source not in (backends := ("cpu", "gpu", *TPUS) if collection.kind == "layout" else ("cpu", "gpu")):
-        raise ConfigError(f"--collection {address}: expected one of the backends {', '.join(backends)} as source")
-    if str(collection) == "tile:cpu":
-        raise ConfigError(
-            "--collection tile:cpu: XLA's CPU backend has no tiles to choose; the C loop nests of data/sample/tile/cpu "
-            "are measured by the code of the git tag c-loop-nests only; give tile:gpu, or layout:cpu:random"
-        )
+    backends = ("cpu", "gpu", *TPUS) if collection.kind == "layout" else ("gpu",)
+    if collection.source not in backends:
+        raise ConfigError(f"--collection {address}: expected as source {' or '.join(backends)}")
     return collection
+
+
+def _attached(arguments: argparse.Namespace, collection: Collection) -> bool:
+    """Return True if runtimes are measured on a TPU of this machine; ConfigError where the folder contradicts that."""
+    from hlorank_collect.program import require_device
+    from hlorank_collect.xla import attached_tpu
+
+    if collection.source not in TPUS:
+        return False
+    require_device(collection.source)
+    attached = arguments.ray is None and attached_tpu() == collection.source
+    if (manifest := manifest_of(collection, graph_files(arguments.out, collection, None))) is None:
+        return attached
+    compiler, measured = f"libtpu {version('libtpu')}", manifest.runtimes == "measured"
+    if manifest.compilers != [compiler] or (measured and not attached):
+        here = f"{compiler}, {'with' if attached else 'without'} such a TPU"
+        raise ConfigError(f"--out {arguments.out / collection.path}: {manifest}; here is {here}: give another folder")
+    return measured
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -86,16 +104,21 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("no program: name a file, a folder, or a JAX function as module:function")
     common.check_output(arguments.out / collection.path)
     read_left_out(arguments.out)  # raises before anything is measured
+    backend = "tpu" if _attached(arguments, collection) else collection.source
     if arguments.ray is None:
-        require_device(collection.source)  # of a cluster, the nodes have it
+        require_device(backend)  # of a cluster, the nodes have it
     kind: Callable[..., Task] = LayoutTask
     if collection.kind == "tile":
         kind = partial(TileTask, kernels=arguments.kernels)
     settings = common.task_settings(arguments, str(collection))
-    tasks = [kind(**program, **settings) for program in programs]
+    tasks = [kind(**program, **settings, attached=backend == "tpu") for program in programs]
     record = partial(record_left_out, arguments.out, collection)
-    supervision = common.supervision(arguments, collection.source)
+    supervision = common.supervision(arguments, backend)
     if arguments.ray is not None:
         config = ComputeConfig.of_cluster(arguments.ray, gpus=collection.source == "gpu")
         supervision["cluster"] = partial(map_graphs, settings=config, outputs=[arguments.out], resources=_MEASURES)
-    return common.status(run_tasks(tasks, **supervision, record=record).left_out)
+    try:
+        return common.status(run_tasks(tasks, **supervision, record=record).left_out)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted: what is finished stays; the same command continues\n")
+        return 130  # as shells do

@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,7 @@ def task_settings(arguments: argparse.Namespace, collection: str) -> dict[str, A
 
 def supervision(arguments: argparse.Namespace, *backends: str) -> dict[str, Any]:
     """Return the keyword arguments of `run_tasks`; other work does not change estimates, which take all cores."""
+    from hlorank_collect.program import require_device
     from hlorank_collect.run_tasks import in_threads
 
     estimates = all(backend in TPUS for backend in backends)
@@ -119,7 +121,7 @@ def supervision(arguments: argparse.Namespace, *backends: str) -> dict[str, Any]
     return {
         "hang_seconds": arguments.hang_seconds,
         "echo": lambda text: print(text, flush=True),  # noqa: T201 (the output of the command)
-        "check_machine": (lambda: None) if estimates else check,
+        "check_machine": partial(require_device, *backends[:1]) if estimates else check,
         "cluster": in_threads if estimates else None,
     }
 

@@ -45,7 +45,7 @@ class TooFastError(SkippedError):
 
 def compile_gemm(module: HloModuleProto, configuration: GemmConfiguration, platform: xla.Platform) -> xla.Executable:
     """Compile a module of one dot with a configuration; raise RuntimeError if XLA does not take Triton."""
-    executable = xla.compile_module(module.SerializeToString(), platform, overrides=configuration.options())
+    executable = xla.compile_module(module.SerializeToString(), platform, configuration.options())
     if _TRITON not in executable.module():
         raise RuntimeError("XLA compiles it without Triton")
     return executable
@@ -76,7 +76,7 @@ def measure_gemm(
         raise SkippedError(f"only its default configuration works: {next(iter(compiled.left_out.values()))}")
     ready = time.monotonic()
     timer, deadline = compiled.timer(kept), ready + _SECONDS * len(kept)
-    times = measure(timer, len(kept), rng, Rounds.up_to(task.rounds), deadline=deadline, heartbeat=heartbeat)
+    times = measure(timer, len(kept), rng, Rounds(max=task.rounds), deadline=deadline, heartbeat=heartbeat)
     seconds = {"compile": round(ready - start, 2), "measure": round(time.monotonic() - ready, 2)}
     return kept, times, {"left_out": compiled.left_out, "seconds": seconds}
 

@@ -5,7 +5,7 @@ import math
 import operator
 from collections import Counter
 from contextlib import suppress
-from functools import reduce
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
@@ -13,42 +13,67 @@ import numpy as np
 
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_space import Float64, Layouts, configuration_name
-from hlorank_collect import xla
-from hlorank_collect.compiled_layouts import NO_LIMITS, Attempts, Tried, check_pure
-from hlorank_collect.program import Program, SkippedError, error_line
+from hlorank_collect import machine, xla
+from hlorank_collect.compiled_layouts import Attempts, Tried, check_pure, named_failures
+from hlorank_collect.program import Program
 from hlorank_collect.tpu.estimate import CORES, PARTS, Cost, OptimizedModule
 from hlorank_collect.tpu.proposals import Assignment
 
+CODE = "code generation"
+"""Name of the first compilation of the default, among those of configurations."""
+_CODE_SECONDS = 60.0
+
 
 class TpuProgram(Assignment):
-    """A program that the compiler for a TPU takes with configurations; SkippedError says why there is none."""
+    """A program that the compiler for a TPU takes with configurations; SkippedError says why there is none.
 
-    def __init__(self, program: Program, platform: xla.Platform) -> None:
-        source = HloModuleProto.FromString(program.trace(platform).module)
+    `attached` says that it also runs on the TPU of this machine.
+    """
+
+    def __init__(self, program: Program, platform: xla.Platform, *, attached: bool = False) -> None:
+        traced = program.trace("tpu" if attached else platform)
+        source = HloModuleProto.FromString(traced.module)
         check_pure(source)
-        self._source, self.platform = source.SerializeToString(), platform
-        try:
+        self._source, self.platform, self.inputs = source.SerializeToString(), platform, traced.inputs
+        with named_failures(source, platform):
             around = xla.capture_for_tpu(self._source, platform)
-        except Exception as error:  # the compiler raises many classes
-            raise SkippedError(f"it does not compile: {error_line(error)}") from error
         super().__init__(*around)
 
-    def cost(self, configuration: Layouts) -> Cost:
+    def compiled(self, configuration: Layouts) -> xla.Executable:
+        """Compile a configuration for the TPU of this machine; whatever the compiler raises says why it fails."""
+        with xla.proposed(self.proposals(configuration)) as options:
+            return xla.compile_module(self._source, "tpu", options)
+
+    @cached_property
+    def _little(self) -> int:
+        """Memory in MiB that is too little for any configuration: half of what the default needs."""
+        return max(1, xla.optimize_for_tpu(self._source, self.platform)[1] // 2)
+
+    def optimized(self, configuration: Layouts) -> HloModuleProto:
+        """Return the module of a configuration before code generation; whatever is raised says why there is none."""
+        return xla.optimize_for_tpu(self._source, self.platform, self.proposals(configuration), self._little)[0]
+
+    def cost(self, configuration: Layouts, *, by_bytes: bool) -> Cost:
         """Return the cost of a configuration; whatever the compiler raises says why there is none."""
-        optimized = xla.compile_for_tpu(self._source, self.platform, self.proposals(configuration))
-        return OptimizedModule(HloModuleProto.FromString(optimized)).cost
+        if by_bytes:
+            return OptimizedModule(self.optimized(configuration)).cost
+        with named_failures(self.module, self.platform):
+            generated = xla.compile_for_tpu(self._source, self.platform, self.proposals(configuration))
+        return OptimizedModule(HloModuleProto.FromString(generated)).cost
 
 
 class EstimatedLayouts(Tried[Layouts, Cost]):
     """Costs of configurations of one program, each compiled once, in the place of `CompiledLayouts`.
 
     Costs are added to the file `memory`, and those in it are not computed again: the compiler ends the process on some
-    layouts.
+    layouts. All costs are by bytes where code generation for the default takes more than a minute of CPU time, or ends
+    the process: the process is then started again, with `CODE` among what is forbidden.
     """
 
-    def __init__(self, program: TpuProgram, attempts: Attempts = NO_LIMITS, memory: Path | None = None) -> None:
+    def __init__(self, program: TpuProgram, memory: Path | None, attempts: Attempts) -> None:
         self._program, self._core, self._memory = program, CORES[program.platform], memory
         super().__init__(configuration_name, program.space.default, attempts)
+        self.left_out.pop(CODE, None)
 
     def _known(self) -> dict[str, Cost]:
         costs = dict[str, Cost]()
@@ -60,8 +85,15 @@ class EstimatedLayouts(Tried[Layouts, Cost]):
         return costs
 
     def _compile(self, configuration: Layouts) -> Cost:
-        cost = self._program.cost(configuration)
+        first = not self._results
+        by_bytes = CODE in self._attempts.forbidden if first else self._default.model == "bytes"
+        if first and not by_bytes:
+            self._attempts.before(CODE)
+            machine.limit_cpu(_CODE_SECONDS)
+        cost = self._program.cost(configuration, by_bytes=by_bytes)
+        machine.limit_cpu(math.inf)
         if self._memory is not None:
+            self._memory.parent.mkdir(parents=True, exist_ok=True)
             with self._memory.open("a", encoding="utf-8") as file:
                 file.write(json.dumps([configuration_name(configuration), vars(cost)]) + "\n")
         return cost
@@ -80,12 +112,13 @@ class EstimatedLayouts(Tried[Layouts, Cost]):
         return np.tile(self.runtimes(configurations), (2, 1))
 
     def same(self, configurations: Layouts) -> bool:
-        """Return True if configurations compile to programs of the same cost."""
-        return len({repr(self.result(configuration)) for configuration in configurations}) == 1
+        """Return True if configurations compile to one program."""
+        modules = (self._program.optimized(configuration).SerializeToString() for configuration in configurations)
+        return len({xla.text(module, canonical=True) for module in modules}) == 1
 
     def about(self, configurations: Layouts) -> dict[str, Any]:
         """Return what the JSON file says about the costs of configurations that compile."""
         costs = [self._results[configuration_name(configuration)] for configuration in configurations]
-        unknown = reduce(operator.or_, (cost.unknown for cost in costs))
+        unknown = reduce(operator.or_, (cost.unknown for cost in costs if cost.model == "cycles"), Counter[str]())
         parts = {name: [round(getattr(cost, name)) for cost in costs] for name in PARTS}
-        return {"unknown": dict(sorted(unknown.items())), "parts": parts}
+        return {"estimated_by": self._default.model, "unknown": dict(sorted(unknown.items())), "parts": parts}
