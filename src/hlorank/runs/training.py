@@ -189,6 +189,7 @@ def _tracked(config: Config, setup: Setup, state: Path) -> Iterator[str]:
     import mlflow
     from mlflow.data.meta_dataset import MetaDataset
     from mlflow.data.sources import LocalArtifactDatasetSource
+    from mlflow.exceptions import MlflowException
 
     spec, graphs, overrides = setup.spec, setup.graphs.store, task_overrides()
     note = (
@@ -216,7 +217,10 @@ def _tracked(config: Config, setup: Setup, state: Path) -> Iterator[str]:
             source = LocalArtifactDatasetSource(str(graphs.root))
             for split in SPLITS:  # in the names, as MLflow keeps one context of a dataset
                 data = MetaDataset(source, name=f"{spec.collection}/{split}", digest=graphs.fingerprint)
-                mlflow.log_input(data, context=split)
+                try:
+                    mlflow.log_input(data, context=split)
+                except MlflowException:  # another process logged it at the same moment, and it is there now
+                    mlflow.log_input(data, context=split)
         files.write_json(state / files.RUN, {"run_id": run_id})
         yield run_id
 
