@@ -88,9 +88,9 @@ def tile_padding(kinds: NDArray[np.int8], shares: Float32, layouts: NDArray[np.i
     the opcodes of nodes.
 
     Returns:
-        (rows, 3): share of the output times its bytes beyond those of the least padding, relative to those without
-        padding; the same for the operands, summed; and the share of the output of a convolution whose two minor
-        dimensions would need less padding in the other order, which the compiler prefers: its neighbours are copied.
+        (rows, 3): for output, input and kernel, its share times its bytes beyond those of the least padding, relative
+        to those without padding. The output of a convolution has the same two minor dimensions in any layout, so its
+        least padding is that of their two orders.
     """
     layout, exists = layouts.reshape(_TENSORS).astype(np.int64), shapes.reshape(_TENSORS) > 0
     dims = np.maximum(shapes.reshape(_TENSORS), 1).astype(np.float64)
@@ -108,11 +108,11 @@ def tile_padding(kinds: NDArray[np.int8], shares: Float32, layouts: NDArray[np.i
     least = pairs.min(axis=(-2, -1))
     least = np.where(np.isinf(least), of_vectors, least)
     minor, second = layout[..., 0], layout[..., 1]
-    chosen, opcodes = (minor >= 0) & (kinds != _RESHAPE), kinds[:, 0]
-    own = padded(minor, second)
+    chosen, own = (minor >= 0) & (kinds != _RESHAPE), padded(minor, second)
+    turned = (kinds == _CONVOLUTION) & (second >= 0) & (np.arange(len(LAYOUT_TENSORS)) == 0)
+    least = np.where(turned, np.minimum(own, padded(second, minor)), least)
     extra = np.where(chosen, shares * (own - np.where(np.isinf(least), 1, least)), 0)
-    turned = (opcodes == _CONVOLUTION) & (second[:, 0] >= 0) & (own > padded(second, minor))[:, 0]
-    return np.stack([extra[:, 0], extra[:, 1:].sum(axis=1), shares[:, 0] * turned], axis=1).astype(np.float32)
+    return np.asarray(extra, dtype=np.float32)
 
 
 def copied_bytes(before: Int64, after: Int64, sizes: Int64, item_bytes: Int64) -> NDArray[np.float64]:
