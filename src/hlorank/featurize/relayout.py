@@ -83,7 +83,6 @@ def copy_moves(own: NDArray[np.int8], shares: Float32, layouts: NDArray[np.int8]
 def tile_padding(kinds: NDArray[np.int8], shares: Float32, layouts: NDArray[np.int8], shapes: Float32) -> Float32:
     """Return the cost of padding output, input and kernel to the tiles of a TPU in `layouts`, as `copy_moves` does.
 
-    A TPU pads the minor dimension to 128 lanes, and the next one to 8 sublanes, or to 1, 2 or 4 if these are enough.
     The compiler's own choice costs nothing, and a reshape, which follows its operand, neither. `kinds`, (rows, 1), are
     the opcodes of nodes.
 
@@ -91,6 +90,32 @@ def tile_padding(kinds: NDArray[np.int8], shares: Float32, layouts: NDArray[np.i
         (rows, 3): for output, input and kernel, its share times its bytes beyond those of the least padding, relative
         to those without padding. The output of a convolution has the same two minor dimensions in any layout, so its
         least padding is that of their two orders.
+    """
+    own, turned, least = _padding(layouts, shapes)
+    of_convolution = (kinds == _CONVOLUTION) & (np.arange(len(LAYOUT_TENSORS)) == 0)
+    extra = own - np.where(of_convolution, np.minimum(own, turned), least)
+    chosen = (layouts.reshape(_TENSORS)[..., 0] >= 0) & (kinds != _RESHAPE)
+    return np.where(chosen, shares * extra, 0).astype(np.float32)
+
+
+def without_defaults(kinds: NDArray[np.int8], layouts: NDArray[np.int8], shapes: Float32) -> NDArray[np.int8]:
+    """Return layouts for a TPU, without outputs of convolutions that have less padding than in the other order.
+
+    The compiler chooses them, so a configuration that names them compiles to the same program as one that does not.
+    Arguments are as of `tile_padding`.
+    """
+    own, turned, _ = _padding(layouts, shapes)
+    result = layouts.copy()
+    result[(kinds[:, 0] == _CONVOLUTION) & (own < turned)[:, 0], :LAYOUT_DIMS] = -1
+    return result
+
+
+def _padding(layouts: NDArray[np.int8], shapes: Float32) -> tuple[NDArray[np.float64], ...]:
+    """Return the bytes of tensors on a TPU relative to those without padding, (rows, 3) each.
+
+    A TPU pads the minor dimension to 128 lanes, and the next one to 8 sublanes, or to 1, 2 or 4 if these are enough.
+    The first array is for the layouts, the second for the other order of their two minor dimensions, the third the
+    least of all layouts. Tensors that do not exist or have no layout have some positive number.
     """
     layout, exists = layouts.reshape(_TENSORS).astype(np.int64), shapes.reshape(_TENSORS) > 0
     dims = np.maximum(shapes.reshape(_TENSORS), 1).astype(np.float64)
@@ -108,11 +133,8 @@ def tile_padding(kinds: NDArray[np.int8], shares: Float32, layouts: NDArray[np.i
     least = pairs.min(axis=(-2, -1))
     least = np.where(np.isinf(least), of_vectors, least)
     minor, second = layout[..., 0], layout[..., 1]
-    chosen, own = (minor >= 0) & (kinds != _RESHAPE), padded(minor, second)
-    turned = (kinds == _CONVOLUTION) & (second >= 0) & (np.arange(len(LAYOUT_TENSORS)) == 0)
-    least = np.where(turned, np.minimum(own, padded(second, minor)), least)
-    extra = np.where(chosen, shares * (own - np.where(np.isinf(least), 1, least)), 0)
-    return np.asarray(extra, dtype=np.float32)
+    own = padded(minor, second)
+    return own, np.where(second < 0, own, padded(second, minor)), np.where(np.isinf(least), 1, least)
 
 
 def copied_bytes(before: Int64, after: Int64, sizes: Int64, item_bytes: Int64) -> NDArray[np.float64]:
@@ -176,7 +198,8 @@ def sized_layouts(
 
     A row of layouts has other sizes at a node of other shapes, and costs something else where the tensors have other
     layouts, so the rows of the new codebook are the distinct triples of layouts, sizes and costs. At each node, old and
-    new codes are in bijection and in the same order; the new ones have the smallest unsigned type that fits.
+    new codes are in bijection and in the same order, but on a TPU, where layouts are those of `without_defaults`; the
+    new ones have the smallest unsigned type that fits.
     """
     used = _used(codes)
     shapes = np.where(tensors[..., None] >= 0, graph.node_feat[:, DIMS][tensors], np.float32(0))
@@ -192,9 +215,12 @@ def sized_layouts(
     keys = np.concatenate(used) * len(first) + np.repeat(kind_of, lengths)
     keys, pair_of = np.unique(keys, return_inverse=True)
     row, kind = np.divmod(keys, len(first))
-    at = first[kind]
-    sizes = _ordered(shapes[at], codebook[row])
-    costs_of_rows = cost(own[at], shares[at], codebook[row], shapes[at])
+    at, layouts = first[kind], codebook[row]
+    if on_tpu:
+        layouts = without_defaults(own[at], layouts, shapes[at])
+        row = distinct_rows(layouts)[1]
+    sizes = _ordered(shapes[at], layouts)
+    costs_of_rows = cost(own[at], shares[at], layouts, shapes[at])
     _, read_of = distinct_rows(np.hstack([sizes, costs_of_rows]))
     keys, pair, code_of = np.unique(row * len(keys) + read_of, return_index=True, return_inverse=True)
 
@@ -207,7 +233,7 @@ def sized_layouts(
             table[used[node]] = numbers[node]
             column[:] = table[old]
         new[:, part] = columns.T
-    return codebook[row[pair]], sizes[pair], costs_of_rows[pair], new
+    return layouts[pair], sizes[pair], costs_of_rows[pair], new
 
 
 def _used(codes: Codes) -> list[Int64]:
