@@ -22,10 +22,11 @@ PROGRAMS = Path("data/tpugraphs/npz")
 JOINED = "layout/joined/random"
 PARTS = {"layout/cpu/random": "sample", "layout/cpu/default": "sample", "layout/cpu/models": "models"}
 """The collections that `JOINED` consists of, and the folder of data/ that has each."""
-TPU = "layout/tpu-v3/outputs"
-BUNDLED = {**PARTS, TPU: "tpu"}
+OUTPUTS = "layout/tpu-v3/outputs"
+TPU = (OUTPUTS, "layout/tpu-v3/random", "layout/tpu-v3/default")
+BUNDLED = {**PARTS, **dict.fromkeys(TPU, "tpu")}
 ZERO_SHOT = "layout/xla/outputs"
-"""The estimates of `TPU` to train and to choose on, and the real programs that are published to rank."""
+"""The estimates of `OUTPUTS` to train and to choose on, and the real programs that are published to rank."""
 REAL = ("npz/layout/xla/default/train", "npz/layout/xla/default/valid", "restored/layout/xla/random/train")
 """Their folders, below data/tpugraphs of the shared files."""
 
@@ -101,6 +102,8 @@ def folds_of(collection: str, work: Path) -> list[Fold]:
 
 def available(collection: str) -> bool:
     """Return whether the files of a collection are there; those of TpuGraphs may be absent."""
+    if collection in TPU and not graph_files(ROOT / "data" / BUNDLED[collection], Collection.parse(collection), None):
+        return False
     needed = {"tile/xla": KERNELS, "layout/xla/default": PROGRAMS, ZERO_SHOT: PROGRAMS}
     return collection not in needed or (shared_dir() / needed[collection]).exists()
 
@@ -150,14 +153,14 @@ def _real_pair(collection: str) -> Fold:
 
 def _zero_shot(collection: str, root: Path) -> Fold:
     """Train on estimates for TPU v3 but those of a fold, which choose, and rank the real programs of TpuGraphs."""
-    estimated = graph_files(ROOT / "data" / BUNDLED[TPU], Collection.parse(TPU), None)
+    estimated = graph_files(ROOT / "data" / BUNDLED[OUTPUTS], Collection.parse(OUTPUTS), None)
     real = [file for folder in REAL for file in sorted((shared_dir() / PROGRAMS.parent / folder).glob("*.npz"))]
     (root / collection).mkdir(parents=True, exist_ok=True)
     for file in [*estimated, *(path.with_suffix(".json") for path in estimated), *real]:
         link = root / collection / file.name
         link.unlink(missing_ok=True)
         link.symlink_to(file.resolve())
-    families, number_of = _bundled_families("tpu", TPU), _bundled_folds("tpu")
+    families, number_of = _bundled_families("tpu", OUTPUTS), _bundled_folds("tpu")
     splits: dict[str, Split] = {name: "valid" if number_of[of] == 0 else "train" for name, of in families.items()}
     own = {file.stem: file.stem for file in real}
     return Fold(collection, 0, root, splits | dict.fromkeys(own, "test"), families | own)

@@ -7,7 +7,9 @@ layout/synthetic/random are each a family. In tile/xla one of 15 kernels is left
 layout/joined/random is the three collections of layout/cpu in one, on which one model trains; the tables of these have
 its figures, too, as those of "..., joined". layout/xla/default is the one pair of real TPU programs that is published
 outside the archives of TpuGraphs: unet3d trains, unet_3d.4x4.bf16 is ranked, which is too little for a claim.
-layout/tpu-v3/outputs are estimates of the compiler for TPUs; layout/xla/outputs trains on them and ranks real programs.
+The layout/tpu-v3 ones are estimates of the compiler for TPUs, and the tables have two marks of what compiling each
+configuration would tell, the padded bytes and the copies of the optimized module; layout/xla/outputs trains on those of
+layout/tpu-v3/outputs and ranks real programs. "networks" is the best experiment without the baselines blended with it.
 
 Boosted trees (gradient_boosting, xgboost) have their settings chosen in each fold by Optuna, in the space of
 conf/hparams_search/trees.yaml, once for all seeds. Networks have those of their file, and the same number of epochs of
@@ -44,19 +46,21 @@ import comparison  # type: ignore[import-not-found] # as above
 import harness  # type: ignore[import-not-found] # same folder
 import numpy as np
 import pandas as pd
-from folds import JOINED, PARTS, TPU, ZERO_SHOT, Fold, available, folds_of, prepared  # type: ignore[import-not-found] # as above
+from folds import BUNDLED, JOINED, OUTPUTS, PARTS, TPU, ZERO_SHOT, Fold, available, folds_of, prepared  # type: ignore[import-not-found] # as above
 
 from hlorank.config import ConfigError, Split
-from hlorank.data.collection import Collection
+from hlorank.data.collection import Collection, graph_files, read_graph, sidecar_path
 from hlorank.files import fingerprint, read_json, write_json
+from hlorank.metrics import kendall_tau
 from hlorank.terminal import min_int
 
 TREES = ("gradient_boosting", "xgboost")
+NETWORKS = "networks"
 RULES = ("linear_ranking", "analytical", "default_configuration", "random")
 EXPERIMENTS = {
     "layout": (
         *("official_layout", "kaggle_1", "kaggle_1_random", "kaggle_2", "kaggle_4", "kaggle_5", "kaggle_6"),
-        *("gst_paper", "best_layout", *TREES, *RULES),
+        *("gst_paper", "best_layout", NETWORKS, *TREES, *RULES),
     ),
     "tile": (
         *("official_tile", "official_tile_late", "official_tile_resgcn", "official_tile_resgcn_late"),
@@ -98,10 +102,13 @@ ABLATIONS: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 """Overrides that remove one part of an experiment, or replace it by the plain one."""
-COLLECTIONS = (TPU, ZERO_SHOT, *PARTS, JOINED, "layout/synthetic/random", "layout/xla/default", "tile/cpu", "tile/xla")
+COLLECTIONS = (*TPU, ZERO_SHOT, *PARTS, JOINED, "layout/synthetic/random", "layout/xla/default", "tile/cpu", "tile/xla")
 CELL = ["collection", "experiment", "fold", "seed"]
 COLUMNS = [*CELL, "split", "fingerprint", "parameters", "steps", "cpu_seconds", "valid_tau", "settings"]
-FIGURES = ["kendall_tau", "opa", "slowdown_1", "slowdown_5", "noise_ceiling"]
+FIGURES = ["kendall_tau", "opa", "slowdown_1", "slowdown_5", "slowdown_10", "noise_ceiling"]
+SLOWDOWNS = ("slowdown_1", "slowdown_5", "slowdown_10")
+MARKS = ("padded", "copies")
+"""Of a TPU's optimized module, as the JSON file of an estimated graph has them."""
 GRAPH_COLUMNS = ["fingerprint", "graph", "family", *FIGURES]
 STAYING, MARGIN = 5, 0.05
 """Networks that stay after the first folds, at most, and how far behind the best valid tau they may be."""
@@ -208,7 +215,7 @@ def chosen(arguments: argparse.Namespace, collection: str) -> dict[str, tuple[st
     """Return the overrides of each experiment that is asked for on a collection, by its name."""
     kind = Collection.parse(collection).kind
     names = [name for name in arguments.experiment or EXPERIMENTS[kind] if name in EXPERIMENTS[kind]]
-    data = ("featurize.operand_layouts=false",) if collection in (TPU, ZERO_SHOT) else ()
+    data = ("featurize.operand_layouts=false",) if collection in (OUTPUTS, ZERO_SHOT) else ()
     budget = (f"trainer.max_epochs={arguments.epochs}", f"trainer.patience={arguments.epochs}", *data)
     if arguments.tried and names:
         tries = ([], *arguments.tried)
@@ -219,12 +226,15 @@ def chosen(arguments: argparse.Namespace, collection: str) -> dict[str, tuple[st
             f"best_{kind} {name}".strip(): (f"experiment=best_{kind}", *budget, *of) for name, of in variants.items()
         }
     # Baselines on whole graphs: the pooled features of pruned ones ranked valid worse.
-    return {
+    experiments = {
         name: (f"method={name}", "featurize.prune_hops=null", *data)
         if name in (*TREES, *RULES)
         else (f"experiment={name}", *budget)
         for name in names
     }
+    if NETWORKS in experiments:
+        experiments[NETWORKS] = ("experiment=best_layout", "ensemble.baselines=[]", *budget)
+    return experiments
 
 
 def scored(arguments: argparse.Namespace) -> Split:
@@ -314,9 +324,12 @@ def table(place: str, graphs: pd.DataFrame) -> tuple[str, list[str]]:
 
     Experiments that left, or are not finished, are at the end.
     """
-    lines = [f"| {place} | folds | seeds | tau | slowdown@1, % | @5, % | valid tau | CPU s |", "|---" * 8 + "|"]
+    lines = [
+        f"| {place} | folds | seeds | tau | slowdown@1, % | @5, % | @10, % | valid tau | CPU s |",
+        "|---" * 9 + "|",
+    ]
     each = ["experiment", "collection"]  # graphs of a collection count alike, and so do collections
-    means = graphs.groupby(each)[["kendall_tau", "slowdown_1", "slowdown_5", "noise_ceiling"]].mean()
+    means = graphs.groupby(each)[FIGURES].mean()
     cells = graphs.drop_duplicates([*each, "fold", "seed"]).groupby(each)[["valid_tau", "cpu_seconds"]].mean()
     means = means.join(cells).groupby("experiment").mean()
     means["folds"] = graphs.groupby(each)["folds"].first().groupby("experiment").sum()
@@ -326,14 +339,26 @@ def table(place: str, graphs: pd.DataFrame) -> tuple[str, list[str]]:
     for name, row in means.iterrows():
         taus = seeds.loc[str(name)]
         deviation = f" ± {taus.std():.3f}" if len(taus) > 1 else ""
-        slowdowns = ["" if np.isnan(row[key]) else f"{100 * row[key]:.1f}" for key in ("slowdown_1", "slowdown_5")]
+        slowdowns = ["" if np.isnan(row[key]) else f"{100 * row[key]:.1f}" for key in SLOWDOWNS]
         tail = [f"{row['valid_tau']:.3f}", f"{row['cpu_seconds']:.0f}"]
         shown = [str(name), f"{row['folds']:.0f} of {most:.0f}", str(len(taus)), f"{taus.mean():.3f}{deviation}"]
         lines.append(f"| {' | '.join([*shown, *slowdowns, *tail])} |")
     whole = means[~means["left"]]
     ceiling = whole["noise_ceiling"].mean()
+    lines += [f"| *compiled: {mark}* | | | {tau:.3f} |" + " |" * 5 for mark, tau in compiled(place).items()]
     text = "\n".join(lines) + ("" if np.isnan(ceiling) else f"\n\nNoise ceiling: {ceiling:.3f}")
     return text, [str(name) for name in whole.index]
+
+
+def compiled(place: str) -> dict[str, float]:
+    """Return the mean Kendall tau with the estimates of what a compilation tells, for a collection of estimates."""
+    if place not in TPU:
+        return {}
+    taus = []
+    for path in graph_files(harness.ROOT / "data" / BUNDLED[place], Collection.parse(place), None):
+        runtime, parts = read_graph(path, "layout").measurements.runtime, read_json(sidecar_path(path))["parts"]
+        taus.append([kendall_tau(parts[mark], runtime) for mark in MARKS])
+    return dict(zip(MARKS, np.mean(taus, axis=0), strict=True))
 
 
 def looks(results: Path, collections: Sequence[str]) -> str:
