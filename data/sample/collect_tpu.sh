@@ -1,0 +1,7 @@
+#!/bin/sh
+# Estimates the bundled collections for TPU v3 by its compiler: hours of all cores, on a machine without a TPU. Interrupt
+# it as you like: the same call goes on, and estimates nothing twice. From the project's folder: sh data/sample/collect_tpu.sh
+set -u
+for search in outputs random default; do
+  hlorank collect $(python -m examples.zoo --tpu) --collection layout:tpu-v3:$search --configurations 48 --out data/sample
+done

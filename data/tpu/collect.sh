@@ -1,7 +1,0 @@
-#!/bin/sh
-# Estimates the bundled collection for TPU v3 by its compiler: hours of all cores, on a machine without a TPU. Interrupt
-# it as you like: the same call goes on, and estimates nothing twice. From the project's folder: sh data/tpu/collect.sh
-set -u
-for search in outputs random default; do
-  hlorank collect $(python -m examples.zoo --tpu) --collection layout:tpu-v3:$search --configurations 48 --out data/tpu
-done
