@@ -38,8 +38,8 @@ def test_the_pipeline_has_all_methods_of_the_kind_of_each_collection() -> None:
     overrides["omit"] = "tile/b-full,layout/c/random-gst"
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         composed = compose("config", overrides=[f"pipeline.{k}=[{v}]" for k, v in overrides.items()])
-        none = ["pipeline.methods=[gst]", "pipeline.layout=[layout/cpu/default]", "pipeline.tile=[]"]
-        none_left = compose("config", none)
+        none = ["methods=[gst]", "layout=[layout/a/random]", "tile=[]", "omit=[layout/a/random-gst]"]
+        none_left = compose("config", [f"pipeline.{setting}" for setting in none])
     with pytest.raises(ConfigError, match=r"pipeline\.omit"):
         load_composed(none_left)
     pipeline = load_composed(composed).pipeline

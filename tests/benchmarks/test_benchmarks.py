@@ -128,14 +128,14 @@ def test_tables_of_kept_results(run: Run, tmp_path: Path) -> None:
                 cells.append([*cell, "test", f"old {key}", 1, 1, 99, 0.9, ""])
                 cells.append([*cell, "test", key, 1, 1, 20.0, 0.5, "baseline.leaves=4"])
                 cells.append([*cell, "valid", f"tried {key}", 1, 1, 20.0, 0.5, ""])
-                graphs += [[key, f"g{fold}", f"f{fold}", tau + 0.1 * fold + 0.02 * seed, 0.5, 0.1, 0.05, 0.98]]
-                graphs += [[key, f"equal{fold}", f"f{fold}", None, None, None, None, None]]
+                graphs += [[key, f"g{fold}", f"f{fold}", tau + 0.1 * fold + 0.02 * seed, 0.5, 0.1, 0.05, 0.01, 0.98]]
+                graphs += [[key, f"equal{fold}", f"f{fold}", *[None] * 6]]
     cells.append(["tile/cpu", "xgboost", 0, 2, "test", "xgboost-0-0", 1, 1, 99, 0.9, ""])  # one of five folds
     options = ("--collection", "tile:cpu", "--show", "--results", write(tmp_path / "folds.csv", cells, graphs))
     shown = run("quality", *options, "--plot", tmp_path / "plot.svg", "--work", tmp_path / "work")
     assert shown.status == 0, shown.err
     for text in (
-        "| xgboost | 5 of 5 | 2 | 0.510 ± 0.014 | 10.0 | 5.0 | 0.500 | 20 |",
+        "| xgboost | 5 of 5 | 2 | 0.510 ± 0.014 | 10.0 | 5.0 | 1.0 | 0.500 | 20 |",
         "| kaggle_2_tile | 1 of 5 | 2 | 0.010 ± 0.014 |",
         "| xgboost |  | ahead +0.050 (+0.050 to +0.050) |",
         "Noise ceiling: 0.980",
