@@ -68,3 +68,16 @@ def test_no_reports_and_a_broken_file_are_refused(tmp_path: Path, capsys: pytest
     write_json(tmp_path / "tile/xla/full/metrics.json", [])
     with pytest.raises(DataError, match="full/metrics"):
         summary(tmp_path)
+
+
+@pytest.mark.parametrize("damaged", [[], {"valid": 3}, {"valid": {"graphs": 4}}])
+def test_a_damaged_report_is_an_error_that_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damaged: object
+) -> None:
+    file = tmp_path / "tile/xla/full/metrics.json"
+    write_json(file, damaged)
+    with pytest.raises(DataError, match="metrics.json"):
+        summary(tmp_path)
+    with pytest.raises(SystemExit):
+        main([str(tmp_path)])
+    assert str(file) in capsys.readouterr().err

@@ -17,6 +17,7 @@ from hlorank.terminal import Column, add_table_options, print_table, quiet_pipe
 _log = logging.getLogger(__name__)
 
 _COMMAND = "python -m hlorank.evaluation.summary"
+_COUNTS = {"graphs", "skipped", "withheld"}
 METRIC_COLUMNS: Mapping[str, Column] = {
     "kendall_tau": Column("Kendall\ntau", number=True),
     "noise_ceiling": Column("noise\nceiling", 2, number=True),
@@ -43,7 +44,8 @@ def summary(folder: Path) -> list[dict[str, Any]]:
     """Return the metrics of all reports, <collection path>/<method>/metrics.json, a row for each split and protocol.
 
     Rows are by collection, split, protocol and method; the split of the protocol of an index file is "valid, indexed".
-    A report of another model than that of the same place in the folder models beside is marked as stale.
+    A report of another model than that of the same place in the folder models beside is marked as stale. A damaged one
+    is a DataError, and a folder without reports a FileNotFoundError.
     """
     rows = []
     for file in sorted(folder.rglob(METRICS)):
@@ -57,9 +59,12 @@ def summary(folder: Path) -> list[dict[str, Any]]:
         model = folder.absolute().with_name("models") / file.relative_to(folder).parent
         facts |= {"steps": report.get("steps"), "stale": (model / SPEC).is_file() and not is_of_model(report, model)}
         for split in report.keys() & SPLITS:
-            indexed = report[split].pop("indexed", None)
-            parts = ((split, report[split]), (f"{split}, indexed", indexed))
-            rows += [{**about, "split": name, **facts, **metrics} for name, metrics in parts if metrics is not None]
+            metrics = report[split]
+            if not isinstance(metrics, dict) or not metrics.keys() >= _COUNTS:
+                expected = f"an object with {', '.join(sorted(_COUNTS))}; run the stage evaluate again"
+                raise DataError(split, expected, metrics, file=file)
+            parts = ((split, metrics), (f"{split}, indexed", metrics.pop("indexed", None)))
+            rows += [{**about, "split": name, **facts, **of} for name, of in parts if of is not None]
     if not rows:
         raise FileNotFoundError(f"{folder}: no metrics.json of a report; the stage evaluate writes them (make repro)")
     order = [name for split in SPLITS for name in (split, f"{split}, indexed")]
