@@ -76,7 +76,7 @@ def test_a_damaged_report_is_an_error_that_names_it(
 ) -> None:
     file = tmp_path / "tile/xla/full/metrics.json"
     write_json(file, damaged)
-    with pytest.raises(DataError, match="metrics.json"):
+    with pytest.raises(DataError, match=r"metrics\.json"):
         summary(tmp_path)
     with pytest.raises(SystemExit):
         main([str(tmp_path)])
