@@ -1,4 +1,4 @@
-"""Origin of the runtimes of a collection: measured or estimated, on which backend, and by which compiler."""
+"""What the runtimes of a collection are: measured or estimated, on which backend, and by which compiler."""
 
 from collections.abc import Iterable
 from pathlib import Path
