@@ -226,15 +226,13 @@ def chosen(arguments: argparse.Namespace, collection: str) -> dict[str, tuple[st
             f"best_{kind} {name}".strip(): (f"experiment=best_{kind}", *budget, *of) for name, of in variants.items()
         }
     # Baselines on whole graphs: the pooled features of pruned ones ranked valid worse.
-    experiments = {
+    alone = {NETWORKS: ("experiment=best_layout", *ABLATIONS["best_layout"]["without blended baselines"], *budget)}
+    return {
         name: (f"method={name}", "featurize.prune_hops=null", *data)
         if name in (*TREES, *RULES)
-        else (f"experiment={name}", *budget)
+        else alone.get(name, (f"experiment={name}", *budget))
         for name in names
     }
-    if NETWORKS in experiments:
-        experiments[NETWORKS] = ("experiment=best_layout", "ensemble.baselines=[]", *budget)
-    return experiments
 
 
 def scored(arguments: argparse.Namespace) -> Split:

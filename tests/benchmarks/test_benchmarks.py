@@ -1,6 +1,7 @@
 """Benchmarks: the folds, comparison and kept results of the cross-validation."""
 
 import runpy
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ import pandas as pd
 import pytest
 
 from hlorank.config import find
+from hlorank.data.collection import read_graph
 from hlorank.data.splits import SplitFile
-from hlorank.files import read_json
+from hlorank.files import read_json, write_json
 from hlorank.models.layers.registry import LAYERS, RESIDUAL
 from hlorank.stages.command import load_composed
 from hlorank.training.losses import make_loss
@@ -146,6 +148,19 @@ def test_tables_of_kept_results(run: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "work").exists()
     one = run("quality", *options, "--experiment", "best_tile", "--fold", 2, "--seed", 1)
     assert "| best_tile | 1 of 1 | 1 | 0.470 |" in one.out
+
+
+def test_marks_of_a_compilation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Path("data/sample/layout/tpu-v3/outputs")
+    (tmp_path / place).mkdir(parents=True)
+    for number, file in enumerate(sorted((BENCHMARKS.parent / place).glob("*.npz"))[:2]):
+        shutil.copy(file, tmp_path / place)
+        runtime = read_graph(file, "layout").measurements.runtime.tolist()
+        parts = {"padded": runtime, "copies": [-time for time in runtime] if number else runtime}
+        write_json(tmp_path / place / f"{file.stem}.json", {"parts": parts})
+    monkeypatch.setattr(quality.harness, "ROOT", tmp_path)
+    assert quality.compiled("layout/tpu-v3/outputs") == {"padded": pytest.approx(1), "copies": pytest.approx(0)}
+    assert quality.compiled("layout/cpu/random") == {}
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What the runtimes of a collection are: measured or estimated, on which backend, and by which compiler."""
+"""Origin of the runtimes of a collection: measured or estimated, on which backend, and by which compiler."""
 
 from collections.abc import Iterable
 from pathlib import Path
