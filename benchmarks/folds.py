@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -17,18 +18,31 @@ from hlorank.files import fingerprint, read_json, shared_dir, write_json
 FOLDS = 5
 KERNELS = Path("data/official/op_tuning_data.pb")
 """The file of tile/xla, below the shared files."""
-PROGRAMS = Path("data/tpugraphs/npz")
-"""The tree of layout/xla/default, below the shared files."""
-JOINED = "layout/joined/random"
+PROGRAMS = Path("data/tpugraphs")
+"""The folder of the real programs, below the shared files."""
 PARTS = {"layout/cpu/random": "sample", "layout/cpu/default": "sample", "layout/cpu/models": "models"}
-"""The collections that `JOINED` consists of, and the folder of data/ that has each."""
-OUTPUTS = "layout/tpu-v3/outputs"
-TPU = (OUTPUTS, "layout/tpu-v3/random", "layout/tpu-v3/default")
+"""The collections of CPUs, and the folder of data/ that has each."""
+OUTPUTS, SMALLER = "layout/tpu-v3/outputs", "layout/tpu-v5e/outputs"
+TPU = (OUTPUTS, "layout/tpu-v3/random", "layout/tpu-v3/default", SMALLER)
 BUNDLED = {**PARTS, **dict.fromkeys(TPU, "sample")}
+JOINED = {"layout/joined/random": tuple(PARTS), "layout/tpu-v3/models": TPU[:3]}
+"""Collections that consist of others, on all of which one model trains."""
 ZERO_SHOT = "layout/xla/outputs"
 """The estimates of `OUTPUTS` to train and to choose on, and the real programs that are published to rank."""
-REAL = ("npz/layout/xla/default/train", "npz/layout/xla/default/valid", "restored/layout/xla/random/train")
-"""Their folders, below data/tpugraphs of the shared files."""
+REAL = "layout/xla/random"
+"""The real programs that are published apart from the archives of TpuGraphs, each left out once."""
+TRANSFER = (f"{REAL}@2", *(f"{SMALLER}@{count}" for count in (0, 8, 32)))
+"""So many graphs of a collection train beside estimates of `OUTPUTS`; networks begin with a model of those."""
+NO_OPERANDS = (OUTPUTS, SMALLER, ZERO_SHOT, REAL, *TRANSFER)
+"""Collections for models that do not read the layouts of operands."""
+COLLECTIONS = (*TPU, ZERO_SHOT, REAL, *TRANSFER, *PARTS, *JOINED, "layout/synthetic/random", "tile/cpu", "tile/xla")
+_REAL_FOLDERS = ("npz/layout/xla/default/train", "npz/layout/xla/default/valid", "restored/layout/xla/random/train")
+_PREFIX = "estimated."
+
+
+def address_of(collection: str) -> Collection:
+    """Return the address of a collection, whose name may end with the number of graphs after estimates."""
+    return Collection.parse(collection.partition("@")[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,44 +55,58 @@ class Fold:
         root: the tree of the graphs.
         splits: the split of each graph; test is the fold left out.
         families: the family of each graph.
+        start: the fold on whose model networks are trained further, on `further` alone.
     """
 
     collection: str
     number: int
     root: Path
-    splits: Mapping[str, Split]
-    families: Mapping[str, str]
+    splits: dict[str, Split]
+    families: dict[str, str]
+    start: Fold | None = None
+    further: tuple[str, ...] = ()
+
+    @property
+    def of_networks(self) -> Fold:
+        """The fold for networks; where they go on with few graphs, none chooses, so the least training loss does."""
+        if self.start is None:
+            return self
+        splits: dict[str, Split] = {graph: split for graph, split in self.splits.items() if split == "test"}
+        return replace(self, splits=splits | dict.fromkeys(self.further, "train"))
 
     def data(self, work: Path) -> tuple[str, ...]:
         """Write the fold's split file, unless it is there, and return the overrides with which fetch reads it."""
-        path = work / self.collection / f"fold-{self.number}.json"
+        path = work / self.collection / f"fold-{self.number}-{fingerprint(dict(self.splits))[:8]}.json"
         numbers = {"valid": 0, "test": 1, "train": 2}
         fold_of = {graph: numbers[split] for graph, split in self.splits.items()}
-        content = SplitFile(folds=3, collections={str(Collection.parse(self.collection)): fold_of})
+        content = SplitFile(folds=3, collections={str(address_of(self.collection)): fold_of})
         write_json(path, content.model_dump(exclude_unset=True))
         values = {"root": self.root, "split_file": path, "folds": 3, "fold": 0}
-        if self.collection == JOINED:
-            values["collections"] = f"[{','.join(PARTS)}]"
+        if self.collection in JOINED:
+            values["collections"] = f"[{','.join(filter(available, JOINED[self.collection]))}]"
         return "data=local", *(f"data.local.{key}={value}" for key, value in values.items())
 
 
 def folds_of(collection: str, work: Path) -> list[Fold]:
     """Return the folds of a collection; what is generated or converted is written into `work` first."""
-    address = Collection.parse(collection)
+    address = address_of(collection)
     if collection == "tile/xla":
         return _one_kernel_each(collection, work / "kernels")
-    if collection == "layout/xla/default":
-        return [_real_pair(collection)]
+    if "@" in collection:
+        return _transfer(collection, work)
     if collection == ZERO_SHOT:
         return [_zero_shot(collection, work / "zero-shot")]
-    if collection == JOINED:
-        root = _linked_parts(work / "joined")
+    if collection == REAL:
+        return _real(work / "real")
+    if collection in JOINED:
+        parts = [*filter(available, JOINED[collection])]
+        root = _linked_parts(parts, work / "joined")
         families = {
             f"{Collection.parse(part).model_name}.{graph}": name
-            for part, folder in PARTS.items()
-            for graph, name in _bundled_families(folder, part).items()
+            for part in parts
+            for graph, name in _bundled_families(BUNDLED[part], part).items()
         }
-        number_of = {name: fold for folder in PARTS.values() for name, fold in _bundled_folds(folder).items()}
+        number_of = {of: fold for part in parts for of, fold in _bundled_folds(BUNDLED[part]).items()}
     elif address.source == "synthetic":
         root = work / "generated"
         prepare_data(composed(collection, (f"paths.raw={root}",), 0, work))
@@ -102,9 +130,11 @@ def folds_of(collection: str, work: Path) -> list[Fold]:
 
 def available(collection: str) -> bool:
     """Return whether the files of a collection are there; those of TpuGraphs may be absent."""
-    if collection in TPU and not graph_files(ROOT / "data" / BUNDLED[collection], Collection.parse(collection), None):
+    address = address_of(collection)
+    bundled = BUNDLED.get(address.path.as_posix())
+    if address.source.startswith("tpu-") and not graph_files(ROOT / "data" / bundled, address, None):
         return False
-    needed = {"tile/xla": KERNELS, "layout/xla/default": PROGRAMS, ZERO_SHOT: PROGRAMS}
+    needed = {"tile/xla": KERNELS, **dict.fromkeys((ZERO_SHOT, REAL, f"{REAL}@2"), PROGRAMS)}
     return collection not in needed or (shared_dir() / needed[collection]).exists()
 
 
@@ -118,13 +148,13 @@ def _bundled_folds(folder: str) -> dict[str, int]:
     return SplitFile(**read_json(ROOT / "data" / folder / "split.json")).families
 
 
-def _linked_parts(root: Path) -> Path:
-    """Bring the collections of `PARTS` into one tree, and return its root."""
-    for part, folder in PARTS.items():
+def _linked_parts(parts: Iterable[str], root: Path) -> Path:
+    """Bring collections into one tree, and return its root."""
+    for part in parts:
         link = root / part
         link.parent.mkdir(parents=True, exist_ok=True)
         link.unlink(missing_ok=True)
-        link.symlink_to(ROOT / "data" / folder / part)
+        link.symlink_to(ROOT / "data" / BUNDLED[part] / part)
     return root
 
 
@@ -143,35 +173,74 @@ def _one_kernel_each(collection: str, root: Path) -> list[Fold]:
     return folds
 
 
-def _real_pair(collection: str) -> Fold:
-    """Train on unet3d and rank unet_3d.4x4.bf16; nothing chooses, so that the smallest training loss does."""
-    root, address = shared_dir() / PROGRAMS, Collection.parse(collection)
-    splits: dict[str, Split] = {file.stem: "train" for file in graph_files(root, address, "train")}
-    splits |= {file.stem: "test" for file in graph_files(root, address, "valid")}
-    return Fold(collection, 0, root, splits, {name: name for name in splits})
+def _real_files() -> list[Path]:
+    folders = [shared_dir() / PROGRAMS / folder for folder in _REAL_FOLDERS]
+    return sorted(file for folder in folders for file in folder.glob("*.npz"))
+
+
+def _real(root: Path) -> list[Fold]:
+    """Train on all real programs of TpuGraphs that are there but one, and rank that; nothing chooses."""
+    names = _link(_real_files(), root / REAL)
+    train: dict[str, Split] = dict.fromkeys(names, "train")
+    families = {name: name for name in names}
+    return [Fold(REAL, number, root, {**train, name: "test"}, families) for number, name in enumerate(names)]
 
 
 def _zero_shot(collection: str, root: Path) -> Fold:
     """Train on estimates for TPU v3 but those of a fold, which choose, and rank the real programs of TpuGraphs."""
     estimated = graph_files(ROOT / "data" / BUNDLED[OUTPUTS], Collection.parse(OUTPUTS), None)
-    real = [file for folder in REAL for file in sorted((shared_dir() / PROGRAMS.parent / folder).glob("*.npz"))]
-    (root / collection).mkdir(parents=True, exist_ok=True)
-    for file in [*estimated, *(path.with_suffix(".json") for path in estimated), *real]:
-        link = root / collection / file.name
-        link.unlink(missing_ok=True)
-        link.symlink_to(file.resolve())
+    real = _link(_real_files(), root / collection)
+    _link(estimated, root / collection)
     families, number_of = _bundled_families(BUNDLED[OUTPUTS], OUTPUTS), _bundled_folds(BUNDLED[OUTPUTS])
     splits: dict[str, Split] = {name: "valid" if number_of[of] == 0 else "train" for name, of in families.items()}
-    own = {file.stem: file.stem for file in real}
+    own = {name: name for name in real}
     return Fold(collection, 0, root, splits | dict.fromkeys(own, "test"), families | own)
+
+
+def _transfer(collection: str, work: Path) -> list[Fold]:
+    """Bring a collection and estimates of `OUTPUTS` together; the latter are without the families that are left out.
+
+    Of the collection's train so many graphs stay, in an order that depends on their names alone.
+    """
+    name, _, count = collection.partition("@")
+    found = []
+    for target in folds_of(name, work):
+        source = folds_of(ZERO_SHOT, work)[0] if name == REAL else folds_of(OUTPUTS, work)[target.number]
+        folder = work / "after-estimates" / collection / str(target.number)
+        files = graph_files(target.root, Collection.parse(name), None)
+        shuffled = sorted((file.stem for file in files), key=lambda graph: zlib.crc32(graph.encode()))
+        few = tuple(graph for graph in shuffled if target.splits[graph] != "test")[: int(count)]
+        splits = {graph: split for graph, split in target.splits.items() if split == "test" or graph in few}
+        _link([file for file in files if file.stem in splits], folder / name)
+        kept = {graph: split for graph, split in source.splits.items() if split != "test"}
+        _link([source.root / source.collection / f"{graph}.npz" for graph in kept], folder / name, _PREFIX)
+        splits |= {f"{_PREFIX}{graph}": split for graph, split in kept.items()}
+        families = {f"{_PREFIX}{graph}": source.families[graph] for graph in kept}
+        families |= {graph: target.families[graph] for graph in splits if graph in target.families}
+        whole = Fold(collection, target.number, folder, splits, families)
+        start = source if name == REAL else folds_of(f"{name}@0", work)[target.number] if few else None
+        found.append(replace(whole, start=start, further=few))
+    return found
+
+
+def _link(files: Iterable[Path], folder: Path, prefix: str = "") -> list[str]:
+    """Link graphs into a folder, and the JSON files next to them unless they get a prefix; return the graphs' names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [path for file in files for path in (file, file.with_suffix(".json")) if path.exists()]
+    for path in paths if not prefix else (path for path in paths if path.suffix == ".npz"):
+        link = folder / f"{prefix}{path.name}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(path.resolve())
+    return [path.stem for path in paths if path.suffix == ".npz"]
 
 
 @cache
 def prepared(fold: Fold, overrides: tuple[str, ...], work: Path) -> tuple[Path, str]:
     """Featurize and partition the graphs of a fold; return the folder, and the fingerprint of the data."""
     data, place = fold.data(work), work / fold.collection / f"fold-{fold.number}"
-    config = composed(fold.collection, overrides, 0, place, data)
+    collection = address_of(fold.collection).path.as_posix()
+    config = composed(collection, overrides, 0, place, data)
     place /= fingerprint(config.model_dump(mode="json", include={"featurize", "partition"}))[:12]
     place.mkdir(parents=True, exist_ok=True)
-    config = composed(fold.collection, overrides, 0, place, data)
+    config = composed(collection, overrides, 0, place, data)
     return place, fingerprint([prepare_data(config), dict(fold.splits)])

@@ -21,9 +21,9 @@ import pandas as pd
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 
-from hlorank.config import Config, ConfigError, import_plugin
+from hlorank.config import Config, ConfigError, import_plugin, parse
 from hlorank.data.collection import Collection
-from hlorank.files import DataError, fingerprint, one_line
+from hlorank.files import SPEC, DataError, fingerprint, one_line, read_json
 from hlorank.runs.store import error_lines
 from hlorank.stages.command import load_composed
 
@@ -190,15 +190,18 @@ def composed(
 
 def prepare_data(config: Config) -> str:
     """Fetch, featurize and partition a collection, unless up to date; return the fingerprint of the features."""
+    from hlorank.featurize.feature_spec import FeatureSpec
     from hlorank.featurize.feature_store import FeatureStore
     from hlorank.featurize.featurize_collection import featurize_collection
     from hlorank.fetch import origins
     from hlorank.partition.segment_store import partition_collection
 
     collection, paths = Collection.parse(config.collection), config.paths
-    features = Path(paths.features) / collection.path
+    features, options = Path(paths.features) / collection.path, config.featurize
+    if paths.pretrained is not None:
+        options = parse(FeatureSpec, read_json(Path(paths.pretrained) / SPEC)["features"], prefix="paths.pretrained")
     origins.fetch(collection, config.data, Path(paths.raw) / collection.path)
-    featurize_collection(Path(paths.raw), collection, config.featurize, features)
+    featurize_collection(Path(paths.raw), collection, options, features)
     if collection.kind == "layout":
         partition_collection(features, config.partition, Path(paths.segments) / collection.path)
     return FeatureStore(features).fingerprint
@@ -215,10 +218,10 @@ def train_and_evaluate(config: Config, model: Path, report: Path) -> tuple[dict[
     import logging
 
     from safetensors.numpy import load_file
+    from scipy.stats import somersd
 
     from hlorank.evaluation.evaluate import evaluate
-    from hlorank.evaluation.graph_report import PER_GRAPH
-    from hlorank.files import read_json
+    from hlorank.evaluation.graph_report import PER_GRAPH, PREDICTIONS
     from hlorank.stages.train import train
 
     logging.disable(logging.INFO)
@@ -231,4 +234,6 @@ def train_and_evaluate(config: Config, model: Path, report: Path) -> tuple[dict[
         "valid_tau": None if tau is None else round(tau, 4),
     }
     evaluate(config, model, report)
-    return figures, pd.read_csv(report / PER_GRAPH)
+    graphs, ranks = pd.read_csv(report / PER_GRAPH), pd.read_csv(report / PREDICTIONS).groupby("graph")
+    of_pairs = {name: somersd(part["measured_rank"], part["predicted_rank"]).statistic for name, part in ranks}
+    return figures, graphs.assign(somers_d=graphs["graph"].map(of_pairs))

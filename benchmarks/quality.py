@@ -4,12 +4,15 @@ A cell is an experiment on a collection with one fold left out and one seed. It 
 its epoch, and the settings of boosted trees, are chosen on that one, the fold before; its figures are those of the fold
 left out. The folds of data/sample and data/models are those of their split files; the generated graphs of
 layout/synthetic/random are each a family. In tile/xla one of 15 kernels is left out at a time, and three others choose.
-layout/joined/random is the three collections of layout/cpu in one, on which one model trains; the tables of these have
-its figures, too, as those of "..., joined". layout/xla/default is the one pair of real TPU programs that is published
-outside the archives of TpuGraphs: unet3d trains, unet_3d.4x4.bf16 is ranked, which is too little for a claim.
-The layout/tpu-v3 ones are estimates of the compiler for TPUs, and the tables have two marks of what compiling each
-configuration would tell, the padded bytes and the copies of the optimized module; layout/xla/outputs trains on those of
-layout/tpu-v3/outputs and ranks real programs. "networks" is the best experiment without the baselines blended with it.
+layout/joined/random is the three collections of layout/cpu in one, on which one model trains, layout/tpu-v3/models
+those of layout/tpu-v3; the tables of these have its figures, too, as those of "..., joined".
+
+The layout/tpu-... ones are estimates of the compiler for TPUs, and the tables have two marks of what compiling each
+configuration would tell, the padded bytes and the copies of the optimized module. layout/xla/outputs trains on those of
+layout/tpu-v3/outputs and ranks the real programs that are published outside the archives of TpuGraphs; in
+layout/xla/random each of these is left out once. After @ is the number of a collection's graphs that train beside
+estimates of layout/tpu-v3/outputs: networks begin with the model of those and go on with these alone. "networks" is the
+best experiment without the baselines blended with it.
 
 Boosted trees (gradient_boosting, xgboost) have their settings chosen in each fold by Optuna, in the space of
 conf/hparams_search/trees.yaml, once for all seeds. Networks have those of their file, and the same number of epochs of
@@ -46,7 +49,7 @@ import comparison  # type: ignore[import-not-found] # as above
 import harness  # type: ignore[import-not-found] # same folder
 import numpy as np
 import pandas as pd
-from folds import BUNDLED, JOINED, OUTPUTS, PARTS, TPU, ZERO_SHOT, Fold, available, folds_of, prepared  # type: ignore[import-not-found] # as above
+from folds import BUNDLED, COLLECTIONS, JOINED, NO_OPERANDS, TPU, Fold, address_of, available, folds_of, prepared  # type: ignore[import-not-found] # as above
 
 from hlorank.config import ConfigError, Split
 from hlorank.data.collection import Collection, graph_files, read_graph, sidecar_path
@@ -102,10 +105,9 @@ ABLATIONS: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 """Overrides that remove one part of an experiment, or replace it by the plain one."""
-COLLECTIONS = (*TPU, ZERO_SHOT, *PARTS, JOINED, "layout/synthetic/random", "layout/xla/default", "tile/cpu", "tile/xla")
 CELL = ["collection", "experiment", "fold", "seed"]
 COLUMNS = [*CELL, "split", "fingerprint", "parameters", "steps", "cpu_seconds", "valid_tau", "settings"]
-FIGURES = ["kendall_tau", "opa", "slowdown_1", "slowdown_5", "slowdown_10", "noise_ceiling"]
+FIGURES = ["kendall_tau", "opa", "slowdown_1", "slowdown_5", "slowdown_10", "noise_ceiling", "somers_d"]
 SLOWDOWNS = ("slowdown_1", "slowdown_5", "slowdown_10")
 MARKS = ("padded", "copies")
 """Of a TPU's optimized module, as the JSON file of an estimated graph has them."""
@@ -114,6 +116,8 @@ STAYING, MARGIN = 5, 0.05
 """Networks that stay after the first folds, at most, and how far behind the best valid tau they may be."""
 FIRST = {"tile/xla": 3}
 """Number of the first folds, where it is not 1."""
+FURTHER = ("trainer.max_epochs=2", "trainer.learning_rate=0.0003")
+"""Of networks that go on from another collection's: 160 steps, at a third of their learning rate."""
 TRIALS = 20
 """Trials of the search for the settings of boosted trees."""
 
@@ -140,7 +144,7 @@ class Cell(NamedTuple):
     def config(self, *further: str) -> Any:
         """Return its configuration."""
         overrides = (*self.overrides, *further, f"evaluate.splits=[{self.split}]")
-        collection = self.fold.collection
+        collection = address_of(self.fold.collection).path.as_posix()
         return harness.composed(collection, overrides, self.seed, self.place[0], self.fold.data(self.work))
 
     @property
@@ -180,9 +184,21 @@ def _settings(values: Mapping[str, Any]) -> list[str]:
     return [f"{key}={value}" for key, value in values.items()]
 
 
+def started(cell: Cell) -> Cell:
+    """Return a cell of networks that go on from another fold's, on the few graphs of its own, after that is trained."""
+    if cell.fold.start is None or cell.experiment in (*TREES, *RULES):
+        return cell
+    start = cell._replace(fold=cell.fold.start)
+    model = start.place[0] / "models" / start.key
+    if not (model / "run.json").exists():
+        harness.train_and_evaluate(start.config(), model, start.place[0] / "reports" / start.key)
+    return cell._replace(fold=cell.fold.of_networks, overrides=(*cell.overrides, f"paths.pretrained={model}", *FURTHER))
+
+
 def run_cell(cell: Cell) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Train and evaluate; return the cell's row, and one for each graph."""
-    cell, place, key = tuned(cell), cell.place[0], cell.key
+    place, key = cell.place[0], cell.key
+    cell = tuned(started(cell))
     config = cell.config()
     figures, graphs = harness.train_and_evaluate(config, *(place / name / key for name in ("models", "reports")))
     settings = " ".join(cell.overrides) if cell.experiment in TREES else ""
@@ -213,9 +229,9 @@ def rows_of(cells: Sequence[Cell], arguments: argparse.Namespace) -> pd.DataFram
 
 def chosen(arguments: argparse.Namespace, collection: str) -> dict[str, tuple[str, ...]]:
     """Return the overrides of each experiment that is asked for on a collection, by its name."""
-    kind = Collection.parse(collection).kind
+    kind = address_of(collection).kind
     names = [name for name in arguments.experiment or EXPERIMENTS[kind] if name in EXPERIMENTS[kind]]
-    data = ("featurize.operand_layouts=false",) if collection in (OUTPUTS, ZERO_SHOT) else ()
+    data = ("featurize.operand_layouts=false",) if collection in NO_OPERANDS else ()
     budget = (f"trainer.max_epochs={arguments.epochs}", f"trainer.patience={arguments.epochs}", *data)
     if arguments.tried and names:
         tries = ([], *arguments.tried)
@@ -307,9 +323,9 @@ def with_graphs(rows: pd.DataFrame, results: Path) -> pd.DataFrame:
     rows = rows.assign(folds=rows.groupby(["collection", "experiment"])["fold"].transform("nunique"))
     rows = rows[rows.groupby(["collection", "experiment", "seed"])["fold"].transform("nunique") == rows["folds"]]
     graphs = rows.merge(harness.read_rows(graphs_file(results), GRAPH_COLUMNS), on="fingerprint")
-    for part in PARTS:
+    for joined, part in ((joined, part) for joined, parts in JOINED.items() for part in parts):
         prefix = f"{Collection.parse(part).model_name}."
-        own = (graphs["collection"] == JOINED) & graphs["graph"].str.startswith(prefix)
+        own = (graphs["collection"] == joined) & graphs["graph"].str.startswith(prefix)
         graphs.loc[own, "graph"] = graphs.loc[own, "graph"].str.removeprefix(prefix)
         graphs.loc[own, "experiment"] += ", joined"
         graphs.loc[own, "valid_tau"] = np.nan  # that of all parts
@@ -323,8 +339,8 @@ def table(place: str, graphs: pd.DataFrame) -> tuple[str, list[str]]:
     Experiments that left, or are not finished, are at the end.
     """
     lines = [
-        f"| {place} | folds | seeds | tau | slowdown@1, % | @5, % | @10, % | valid tau | CPU s |",
-        "|---" * 9 + "|",
+        f"| {place} | folds | seeds | tau | Somers' D | slowdown@1, % | @5, % | @10, % | valid tau | CPU s |",
+        "|---" * 10 + "|",
     ]
     each = ["experiment", "collection"]  # graphs of a collection count alike, and so do collections
     means = graphs.groupby(each)[FIGURES].mean()
@@ -340,10 +356,11 @@ def table(place: str, graphs: pd.DataFrame) -> tuple[str, list[str]]:
         slowdowns = ["" if np.isnan(row[key]) else f"{100 * row[key]:.1f}" for key in SLOWDOWNS]
         tail = [f"{row['valid_tau']:.3f}", f"{row['cpu_seconds']:.0f}"]
         shown = [str(name), f"{row['folds']:.0f} of {most:.0f}", str(len(taus)), f"{taus.mean():.3f}{deviation}"]
+        shown.append("" if np.isnan(row["somers_d"]) else f"{row['somers_d']:.3f}")
         lines.append(f"| {' | '.join([*shown, *slowdowns, *tail])} |")
     whole = means[~means["left"]]
     ceiling = whole["noise_ceiling"].mean()
-    lines += [f"| *compiled: {mark}* | | | {tau:.3f} |" + " |" * 5 for mark, tau in compiled(place).items()]
+    lines += [f"| *compiled: {mark}* | | | {tau:.3f} |" + " |" * 6 for mark, tau in compiled(place).items()]
     text = "\n".join(lines) + ("" if np.isnan(ceiling) else f"\n\nNoise ceiling: {ceiling:.3f}")
     return text, [str(name) for name in whole.index]
 
@@ -363,8 +380,9 @@ def looks(results: Path, collections: Sequence[str]) -> str:
     """Return how many models were scored on each fold left out, by any experiment of the results."""
     rows = harness.read_rows(results, COLUMNS)
     rows = rows[rows["split"] == "test"]
-    joined = rows[rows["collection"] == JOINED]
-    rows = pd.concat([rows[rows["collection"] != JOINED], *(joined.assign(collection=part) for part in PARTS)])
+    for joined, parts in JOINED.items():
+        own = rows["collection"] == joined
+        rows = pd.concat([rows[~own], *(rows[own].assign(collection=part) for part in parts)])
     lines = ["Models scored on each fold left out, of all rows of the results:"]
     for collection in collections:
         counts = rows[rows["collection"] == collection]["fold"].value_counts().sort_index()
@@ -430,9 +448,9 @@ def main() -> None:
     parser.add_argument("--show", action="store_true", help="only show the newest rows of the results")
     parser.add_argument("--plot", type=harness.output_file, metavar="SVG", help="draw what is shown")
     arguments = parser.parse_args()
-    arguments.collection = [Collection.parse(name).path.as_posix() for name in arguments.collection]
+    arguments.collection = [name.replace(":", "/") for name in arguments.collection]
     harness.expect("--collection", arguments.collection, COLLECTIONS)
-    known = {name for place in arguments.collection for name in EXPERIMENTS[Collection.parse(place).kind]}
+    known = {name for place in arguments.collection for name in EXPERIMENTS[address_of(place).kind]}
     harness.expect(f"--experiment for {' '.join(arguments.collection)}:", arguments.experiment or (), known)
     for absent in [place for place in arguments.collection if not arguments.show and not available(place)]:
         print(f"skipped {absent}: its files are not there", file=sys.stderr)

@@ -100,6 +100,11 @@ def shared_dir() -> Path:
     return Path(os.environ.get(SHARED_VARIABLE) or "../shared")
 
 
+def bundled(name: str) -> Path:
+    """Return a folder that comes with the package: conf, or sample, the bundled collections."""
+    return Path(__file__).parent / "bundled" / name
+
+
 def resolve_path(path: str | Path) -> Path:
     """Return a path of the configuration, of which a leading `$HLORANK_SHARED` or `~` stands for a folder here."""
     first, *others = Path(path).parts or ("",)

@@ -6,9 +6,8 @@
 import argparse
 import math
 import os
-import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from hlorank_collect.timing import Float64, runtimes, split_half_tau
 LEFT_OUT = "left_out.json"
 _TITLES = ("graph", "family", "nodes", "configurable", "configurations", "rounds")
 _KEYS = {"graph": "name", "configurable": "configurable_nodes", "configurations": "measured"}
-_FIGURES = ("max / min", "default / best", "split-half tau", "noise ceiling")
 
 
 def is_complete(npz: Path, fingerprint: str) -> bool:
@@ -116,27 +114,33 @@ def _collected(root: Path) -> Iterator[tuple[Collection, list[Mapping[str, Any]]
         yield collection, [read_json(sidecar_path(path)) for path in graph_files(root, collection, None)]
 
 
-def _figures(about: Mapping[str, Any]) -> list[float | None]:
+def _figures(about: Mapping[str, Any]) -> dict[str, float | None]:
     runtime = about["runtime_ns"]
-    ratio, gain = runtime["worst"] / runtime["best"], runtime["default"] / runtime["best"]
-    return [ratio, gain, about["split_half_tau"], about["noise_ceiling"]]
+    found = {"max / min": runtime["worst"] / runtime["best"], "default / best": runtime["default"] / runtime["best"]}
+    if about.get("runtimes") == "estimated":  # without noise
+        return found
+    return found | {"split-half tau": about["split_half_tau"], "noise ceiling": about["noise_ceiling"]}
 
 
-def _row(cells: Sequence[object]) -> str:
-    shown = ("unknown" if cell is None else f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in cells)
-    return f"| {' | '.join(shown)} |\n"
+def _row(cells: Iterable[object]) -> str:
+    shown = (cell if isinstance(cell, str | int) else f"{cell:.2f}".replace("nan", "unknown") for cell in cells)
+    return f"| {' | '.join(map(str, shown))} |\n"
 
 
 def _table(graphs: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table with one row per graph, at least one, and a last row of medians."""
-    titles = {title: key for title in _TITLES if (key := _KEYS.get(title, title)) in graphs[0]}
-    figures = [_figures(about) for about in graphs]
-    known = [[value for value in column if value is not None] for column in zip(*figures, strict=True)]
-    medians = [statistics.median(column) if column else None for column in known]
-    rows = [[about[key] for key in titles.values()] + row for about, row in zip(graphs, figures, strict=True)]
-    last = [f"median of {len(rows)}", *[""] * (len(titles) - 1), *medians]
-    columns = [*titles, *_FIGURES]
-    return "".join(map(_row, [columns, ["---"] * len(columns), *rows, last]))
+    """Return a table with one row per graph, at least one, of estimates per family, and a last row of medians."""
+    import pandas as pd
+
+    titles, figures = {title: _KEYS.get(title, title) for title in _TITLES}, [*_figures(graphs[0])]
+    facts = ({title: about[key] for title, key in titles.items() if key in graphs[0]} for about in graphs)
+    rows = pd.DataFrame([{**fact, **_figures(about)} for fact, about in zip(facts, graphs, strict=True)])
+    rows[figures] = rows[figures].astype(float)
+    last = [f"median of {len(graphs)}", *rows[figures].median()]
+    if len(figures) == 2:
+        rows = rows.groupby("family").agg({"graph": "count", **dict.fromkeys(figures, "median")}).reset_index()
+        rows = rows.rename(columns={"graph": "graphs"})
+    last[1:1] = [""] * (len(rows.columns) - len(last))
+    return "".join(map(_row, [[*rows.columns], ["---"] * len(rows.columns), *rows.itertuples(index=False), last]))
 
 
 def card(root: Path) -> str:

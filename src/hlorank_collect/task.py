@@ -147,19 +147,15 @@ class LayoutTask(Task):
         """Return one line about a measured program."""
         runtime = about["runtime_ns"]
         ratio, gain = runtime["worst"] / runtime["best"], runtime["default"] / runtime["best"]
-        noise = (
-            f"{about['rounds']} rounds, "
-            f"split-half tau {_rounded(about['split_half_tau'])} (ceiling {_rounded(about['noise_ceiling'])})"
-        )
+        noise = "estimated"
+        if self.platform not in TPUS:
+            taus = [about[key] for key in ("split_half_tau", "noise_ceiling")]
+            halves, ceiling = ("unknown" if tau is None else f"{tau:.2f}" for tau in taus)
+            noise = f"{about['rounds']} rounds, split-half tau {halves} (ceiling {ceiling})"
         return (
-            f"{about['measured']} configurations, {noise if self.platform not in TPUS else 'estimated'}, "
-            f"max / min {ratio:.2f}, default / best {gain:.2f}, "
+            f"{about['measured']} configurations, {noise}, max / min {ratio:.2f}, default / best {gain:.2f}, "
             f"{len(about['left_out'])} left out, {sum(about['seconds'].values()):.0f} s"
         )
-
-
-def _rounded(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.2f}"
 
 
 @dataclass(frozen=True)

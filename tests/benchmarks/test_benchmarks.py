@@ -28,6 +28,7 @@ from folds import folds_of  # type: ignore[import-not-found] # as above
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 BUNDLED = ["layout/cpu/random", "layout/cpu/default", "layout/cpu/models", "layout/joined/random", "tile/cpu"]
+BUNDLED += ["layout/tpu-v3/outputs", "layout/tpu-v3/models"]
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,9 @@ def test_each_family_is_left_out_once(collection: str, tmp_path: Path) -> None:
         assert families["valid"] == {fold.families[graph] for graph, of in before.splits.items() if of == "test"}
         left_out += families["test"]
         fold.data(tmp_path)
-        (graphs,) = SplitFile(**read_json(tmp_path / collection / f"fold-{fold.number}.json")).collections.values()
+        (graphs,) = SplitFile(
+            **read_json(next((tmp_path / collection).glob(f"fold-{fold.number}-*")))
+        ).collections.values()
         tested = {graph for graph, of in fold.splits.items() if of == "test"}
         assert {graph for graph, number in graphs.items() if number == 1} == tested
     assert sorted(left_out) == sorted({*folds[0].families.values()})
@@ -130,14 +133,16 @@ def test_tables_of_kept_results(run: Run, tmp_path: Path) -> None:
                 cells.append([*cell, "test", f"old {key}", 1, 1, 99, 0.9, ""])
                 cells.append([*cell, "test", key, 1, 1, 20.0, 0.5, "baseline.leaves=4"])
                 cells.append([*cell, "valid", f"tried {key}", 1, 1, 20.0, 0.5, ""])
-                graphs += [[key, f"g{fold}", f"f{fold}", tau + 0.1 * fold + 0.02 * seed, 0.5, 0.1, 0.05, 0.01, 0.98]]
-                graphs += [[key, f"equal{fold}", f"f{fold}", *[None] * 6]]
+                graphs += [
+                    [key, f"g{fold}", f"f{fold}", tau + 0.1 * fold + 0.02 * seed, 0.5, 0.1, 0.05, 0.01, 0.98, 0.4]
+                ]
+                graphs += [[key, f"equal{fold}", f"f{fold}", *[None] * 7]]
     cells.append(["tile/cpu", "xgboost", 0, 2, "test", "xgboost-0-0", 1, 1, 99, 0.9, ""])  # one of five folds
     options = ("--collection", "tile:cpu", "--show", "--results", write(tmp_path / "folds.csv", cells, graphs))
     shown = run("quality", *options, "--plot", tmp_path / "plot.svg", "--work", tmp_path / "work")
     assert shown.status == 0, shown.err
     for text in (
-        "| xgboost | 5 of 5 | 2 | 0.510 ± 0.014 | 10.0 | 5.0 | 1.0 | 0.500 | 20 |",
+        "| xgboost | 5 of 5 | 2 | 0.510 ± 0.014 | 0.400 | 10.0 | 5.0 | 1.0 | 0.500 | 20 |",
         "| kaggle_2_tile | 1 of 5 | 2 | 0.010 ± 0.014 |",
         "| xgboost |  | ahead +0.050 (+0.050 to +0.050) |",
         "Noise ceiling: 0.980",

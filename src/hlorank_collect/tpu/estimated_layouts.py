@@ -21,7 +21,7 @@ from hlorank_collect.tpu.proposals import Assignment
 
 CODE = "code generation"
 """Name of the first compilation of the default, among those of configurations."""
-_CODE_SECONDS = 60.0
+_CODE_SECONDS = {True: 1.0, False: 60.0}  # of a program of a collection, and of one that is tuned
 
 
 class TpuProgram(Assignment):
@@ -66,8 +66,8 @@ class EstimatedLayouts(Tried[Layouts, Cost]):
     """Costs of configurations of one program, each compiled once, in the place of `CompiledLayouts`.
 
     Costs are added to the file `memory`, and those in it are not computed again: the compiler ends the process on some
-    layouts. All costs are by bytes where code generation for the default takes more than a minute of CPU time, or ends
-    the process: the process is then started again, with `CODE` among what is forbidden.
+    layouts. All costs are by bytes where code generation for the default takes more than a second of CPU time (a minute
+    without `memory`), or ends the process, which is then started again, with `CODE` among what is forbidden.
     """
 
     def __init__(self, program: TpuProgram, memory: Path | None, attempts: Attempts) -> None:
@@ -89,7 +89,7 @@ class EstimatedLayouts(Tried[Layouts, Cost]):
         by_bytes = CODE in self._attempts.forbidden if first else self._default.model == "bytes"
         if first and not by_bytes:
             self._attempts.before(CODE)
-            machine.limit_cpu(_CODE_SECONDS)
+            machine.limit_cpu(_CODE_SECONDS[self._memory is not None])
         cost = self._program.cost(configuration, by_bytes=by_bytes)
         machine.limit_cpu(math.inf)
         if self._memory is not None:
