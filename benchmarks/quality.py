@@ -264,7 +264,7 @@ def staying(valid_taus: Mapping[str, float]) -> list[str]:
     others = (*TREES, *RULES)
     networks = sorted((name for name in valid_taus if name not in others), key=lambda name: -valid_taus[name])
     front = [name for name in networks[:STAYING] if valid_taus[name] >= max(valid_taus.values()) - MARGIN]
-    return [name for name in valid_taus if name in (*others, *front) or name.startswith("best_")]
+    return [name for name in valid_taus if name in (*others, *front, NETWORKS) or name.startswith("best_")]
 
 
 def computed(arguments: argparse.Namespace, work: Path) -> pd.DataFrame:
