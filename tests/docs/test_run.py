@@ -149,7 +149,7 @@ lowered = jax.jit(lambda x, w: jax.numpy.tanh(x @ w) @ w).lower(*(numpy.ones((n,
 with lzma.open("model.inference.hlo.txt.xz", "wt") as file:
     file.write(lowered.compiler_ir("hlo").as_hlo_text())
 END
-for stage in fetch featurize partition; do python -m hlorank.stages.$stage collection=layout/cpu/default; done
+for stage in fetch featurize partition; do python -m hlorank.stages.$stage collection=layout/tpu-v3/random; done
 git commit -qam Results
 """
 """What a reader has: results, programs, dumps, a collection that the small pipeline omits, a committed dvc.lock."""
