@@ -7,15 +7,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hlorank import datasets
 from hlorank.config import Config
-from hlorank.datasets import Columns
+from hlorank.data.collection import SPLITS
+from hlorank.fetch.tpugraphs import MANIFEST
+from hlorank.files import write_json
 from hlorank.stages.train import train
+from tests.data.npz_files import save, tile_arrays
 
-_COLLECTION = "layout/synthetic/random"
 _STORE = r"""
 import contextlib, json, sys
 from pathlib import Path
@@ -40,9 +42,10 @@ for write in ((raw / "new").touch, lambda: file.open("ab"), file.unlink):
         write()
         sys.exit("the store can be written")
 
-for columns in ("official", "hlorank"):
-    dataset = datasets.load(config.collection, store / "raw", columns)
-    assert [data.configuration([0]).shape[0] for data in dataset] == [1] * len(dataset)
+data = datasets.load(config.collection, store / "raw")
+assert [len(graph.configurations([0])) for graph in data.train] == [1] * len(data.train)
+tpu = datasets.load("tile/xla", cache=store / "cache")
+assert [graph.name for graph in tpu.valid] == ["valid"]
 evaluator = Evaluator(config.collection, store / "raw")
 evaluator.eval({name: np.arange(rows) for name, rows in evaluator.configurations.items()})
 local = LocalConfig(root=str(store / "raw"), split_file=None, folds=3, fold=0, collections=[])
@@ -64,11 +67,12 @@ def test_a_store_is_read_in_place(tiny_collections: Path, settings: Callable[...
     config = settings(method="gst", trainer__max_epochs=1, paths__state=output / "state", **folders)
     train(config, store / "model")
     (store / "model" / "run.json").unlink()  # the model of somebody else, whose run another store has
-    for columns in ("official", "hlorank"):
-        made: Columns = columns
-        datasets.load(_COLLECTION, store / "raw", made)
-    for lock in store.rglob("lock"):
-        lock.unlink()
+    contents = dict[str, Any]()
+    for split in SPLITS:
+        (store / "cache" / "tile" / "xla" / split).mkdir(parents=True)
+        save(store / "cache" / "tile" / "xla" / split / f"{split}.npz", tile_arrays())
+        contents[split] = {"archive": None, "files": {f"{split}.npz": ""}}
+    write_json(store / "cache" / "tile" / "xla" / MANIFEST, contents)
     files = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in store.rglob("*")}
     for path in (store, *files):
         path.chmod(path.stat().st_mode & ~0o222)

@@ -197,7 +197,7 @@ def one_process(lock: Path, work: str) -> Iterator[bool]:
     try:
         file.acquire(timeout=0)
     except Timeout:
-        log.info("another process runs %s: waiting for it", work)
+        log.warning("another process runs %s: waiting for it", work)
         file.acquire()
         waited = True
     try:

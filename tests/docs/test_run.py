@@ -164,6 +164,9 @@ class Clone:
             ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
         )
         for name in listed.stdout.splitlines():
+            if (ROOT / name).is_dir():  # a link
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).symlink_to((ROOT / name).readlink())
             if (ROOT / name).is_file() and not LACKING.match(name):
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, root / name)

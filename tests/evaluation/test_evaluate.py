@@ -26,6 +26,7 @@ from hlorank.files import METRICS, RUN, SCORES, DataError, read_json, write_json
 from hlorank.metrics import group_medians, noise_ceiling
 from hlorank.stages.train import train
 from tests.evaluation.conftest import make_graph
+from tests.featurize.small_graphs import fitted
 from tests.sections import compute_config
 
 Settings = Callable[..., Config]
@@ -227,7 +228,8 @@ def test_real_layout_graphs(shared_data: Path, tmp_path: Path) -> None:
     splits: tuple[Split, ...] = ("valid", "test")
     for split in splits:
         (path,) = graph_files(shared_data / "tpugraphs" / "npz", LAYOUT, split)
-        graphs[split] = [featurize_graph(read_graph(path, "layout"), None)]
+        measured = read_graph(path, "layout")
+        graphs[split] = [featurize_graph(measured, fitted(str(LAYOUT), measured, prune_hops=None))]
     features = Memory(lambda graph: group_medians(graph.row_of, graph.label), **graphs)
     settings = config(*splits, index_file=shared_data / "eval_indices" / "xla_default.json")
     found = evaluate_collection(features, LAYOUT, settings, tmp_path)

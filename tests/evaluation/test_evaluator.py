@@ -65,7 +65,8 @@ def test_metrics_are_those_of_a_graph(tmp_path: Path) -> None:
     save(folder / "withheld.npz", layout_arrays() | {"config_runtime": np.zeros(3, dtype=np.int64)})
     save(folder / "constant.npz", layout_arrays() | {"config_runtime": np.full(3, 7)})
     scores: Scores = {"a": [3.0, 2.0, 1.0], "withheld": [1, 2, 3], "constant": [1, 2, 3]}
-    result = hlorank.Evaluator("layout:own:random", tmp_path).eval(scores)
+    evaluator = hlorank.Evaluator("layout:own:random", tmp_path)
+    result = evaluator.eval(scores)
     # Of runtimes 30, 10 and 20 two pairs are in order; a lower score is faster.
     expected = {"kendall_tau": 1 / 3, "opa": 2 / 3, "slowdown_1": 1.0, "noise_ceiling": noise_ceiling(0.5)}
     expected |= {"graphs": 1, "skipped": 1, "withheld": 1}
@@ -74,6 +75,23 @@ def test_metrics_are_those_of_a_graph(tmp_path: Path) -> None:
     assert notes["withheld"] == (None, "labels withheld")
     assert notes["constant"] == (None, "fewer than two distinct runtimes")
     json.dumps(result, allow_nan=False)
+    shown = f"Kendall tau 0.333, noise ceiling {noise_ceiling(0.5):.3f}, slowdown@1 100.00%, @5 0.00%"
+    assert str(result) == f"layout:own:random, mean of 1 graph of test: {shown}"
+    (folder / "a.json").unlink()
+    assert "repeat ceiling 1.000" in str(hlorank.Evaluator("layout:own:random", tmp_path).eval(scores))
+    (folder / "a.npz").unlink()
+    (folder / "constant.npz").unlink()
+    unknown = str(hlorank.Evaluator("layout:own:random", tmp_path).eval({"withheld": [1, 2, 3]}))
+    assert unknown.count("unknown") == 4
+    assert evaluator.eval(scores) == result, "what was read is kept"
+
+
+def test_names_alone_are_collections_of_the_package() -> None:
+    evaluator, data = hlorank.Evaluator("tile/cpu"), hlorank.datasets.load("tile/cpu", labels=True)
+    best = evaluator.eval({graph.name: graph.label for graph in data.test})
+    assert (best["graphs"], best["kendall_tau"], best["slowdown_1"]) == (len(data.test), pytest.approx(1), 0)
+    with pytest.raises(ConfigError, match="tile/cpu"):
+        hlorank.Evaluator("tile/cpus")
 
 
 def test_arrays_tensors_lists_are_scores_and_wrong_ones_name_the_graph(tiny_collections: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hlorank.data.configurations import TILE_FEATURES
 from hlorank.data.splits import family
 from hlorank.featurize.feature_store import FeatureStore, graph_folder, skip_reason, stored_entry, write_graph_features
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
-from hlorank.featurize.featurize_collection import CODE, featurize_collection, featurize_files
+from hlorank.featurize.featurize_collection import CODE, featurize_collection
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.files import DataError, read_json
 from hlorank.hlo.extra import extra_features, extra_path, write_extra
@@ -295,10 +295,11 @@ def test_extra_features_of_the_protobuf(tmp_path: Path, raw: Path) -> None:
 
 def test_bounds_of_tpus_are_registers(raw: Path, tmp_path: Path) -> None:
     """Of the same tiles, only the derived columns differ."""
-    files, scales = {split: graph_files(raw, TILE, split) for split in SPLITS}, []
+    scales = []
     for source in ("cpu", "xla"):
-        config = featurize_config(derived=["tile_shares"])
-        featurize_files(files, Collection("tile", source), config, tmp_path / source)
+        config, collection = featurize_config(derived=["tile_shares"]), Collection("tile", source)
+        shutil.copytree(raw / TILE.path, tmp_path / "both" / collection.path)
+        featurize_collection(tmp_path / "both", collection, config, tmp_path / source)
         columns = FeatureStore(tmp_path / source).spec.tile_columns
         assert columns is not None
         scales.append({*zip(columns.columns.tolist(), columns.scale.tolist(), strict=True)})

@@ -74,6 +74,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body[: fault.stop_after])
         self.close_connection = fault.stop_after is not None or sent.get("Content-Length") != str(len(data) - start)
 
+    def do_HEAD(self) -> None:
+        data = self.server.files.get(self.path.removeprefix("/v0/"))
+        self._answer(404 if data is None else 200, {"Content-Length": str(len(data or b""))})
+
     def _answer(self, status: int, headers: dict[str, str]) -> None:
         self.send_response(status, self.server.reason)
         for key, value in headers.items():

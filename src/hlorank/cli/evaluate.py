@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hlorank.data.collection import RAW, SPLITS
+from hlorank.data.collection import SPLITS
 from hlorank.files import counted
 from hlorank.terminal import Column, print_result
 
@@ -32,12 +32,11 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--collection", required=True, metavar="ADDRESS", help=address)
     parser.add_argument(
         "--root",
-        default=RAW,
         metavar="DIR",
-        help="the npz tree: the folder that holds layout/ or tile/ (default: %(default)s, the output of fetch)",
+        help="the npz tree that holds layout/ or tile/ (default: that of hlorank, or a download of TpuGraphs)",
     )
     parser.add_argument("--split", choices=SPLITS, default="test", help="graphs that are evaluated (default: test)")
-    parser.add_argument("--cache", metavar="DIR", help="folder of processed graphs (default: processed, in --root)")
+    parser.add_argument("--cache", metavar="DIR", help="folder of downloads (default: that of HLORANK_CACHE)")
     shown = parser.add_argument_group("output")
     shown.add_argument("--wide", action="store_true", help="print all columns, also if the terminal is too narrow")
     shown.add_argument("--json", action="store_true", help="print a JSON object: means, and per_graph, all graphs")

@@ -33,7 +33,6 @@ Kind = Literal["layout", "tile"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 TPU_SOURCES = ("xla", "nlp")  # sources of TpuGraphs
 MAX_UNPACKED_BYTES = 2**28
-RAW = "data/raw"  # where the stage fetch writes collections, as in conf/config.yaml
 MADE_FROM = "made_from.json"  # in a collection's folder: the section `data` that its graphs were fetched with
 EXTRA_SUFFIX = ".extra.npz"  # of files next to the graphs with features beyond the 140 (hlorank.hlo.extra)
 

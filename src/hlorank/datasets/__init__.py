@@ -1,134 +1,108 @@
-"""Collections as datasets of PyTorch Geometric: `hlorank.datasets.load`, over stores that are made where missing."""
+"""Collections as NumPy arrays: `hlorank.datasets.load`, of the package, of TpuGraphs, or of a folder."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
+import os
 from contextlib import suppress
-from importlib import resources
+from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from hlorank.config import ConfigError, FeaturizeConfig, Split, parse, read_section
-from hlorank.data.collection import RAW, SPLITS, Collection, sidecar_path
+from hlorank.config import ConfigError, Split, read_section
+from hlorank.data.collection import SPLITS, Collection
 from hlorank.data.npz import NpzFile
 from hlorank.data.splits import SplitFile
-from hlorank.featurize.feature_store import INDEX_FILE, FeatureStore, GraphStore
-from hlorank.featurize.featurize_collection import CODE, featurize_files, store_official
+from hlorank.datasets.graphs import Graphs as Graphs
+from hlorank.datasets.graphs import GraphView as GraphView
 from hlorank.fetch.local import find_files, new_splits
-from hlorank.files import DataError, code_digest, fingerprint, one_process, read_json, resolve_path, write_json
+from hlorank.files import DataError, bundled, resolve_path
 
-if TYPE_CHECKING:
-    from hlorank.datasets.graph_dataset import GraphDataset
-
-Columns = Literal["official", "hlorank"]
-
-PROCESSED = "processed"  # default folder of the cache, in the root of the npz tree
+CACHE_VARIABLE = "HLORANK_CACHE"
 _SPLIT_FILE = "split.json"  # next to npz files without splits; fold 0 is valid, 1 is test
-_STAMP, _LOCK = "stamp.json", "lock"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A collection.
+
+    Attributes:
+        collection: the address.
+        root: the npz tree that it is read from.
+        train, valid, test: the graphs of each split.
+    """
+
+    collection: Collection
+    root: Path
+    train: Graphs
+    valid: Graphs
+    test: Graphs
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{len(getattr(self, split))} {split}" for split in SPLITS)
+        return f"<{self.collection}: {sizes}; from {self.root}>"
 
 
 def load(
-    collection: str,
-    root: str | Path = RAW,
-    columns: Columns = "official",
-    cache: str | Path | None = None,
-    transform: Callable[[Any], Any] | None = None,
-) -> GraphDataset:
-    """Return a collection as a `torch_geometric.data.Dataset`, with one `GraphData` for each graph.
+    collection: str, root: str | Path | None = None, *, labels: bool = False, cache: str | Path | None = None
+) -> Dataset:
+    """Return the graphs of a collection as NumPy arrays, which are read when they are used.
 
-    The first call reads and validates the npz files, and writes them as memory-mapped arrays into a cache; later calls
-    open it. Graphs whose files, or the code that reads them, have changed since are written again.
+    Nothing is written, but for a download: a collection of TpuGraphs that the cache does not have is downloaded and
+    checked. A download that was interrupted continues, and other processes wait for it.
 
     Args:
         collection: its address, such as `layout/cpu/random` or `tile:xla`.
-        root: folder that holds layout/ or tile/, there or in npz/: the official tree, such as data/raw or an unpacked
-            archive; or files without splits, such as data/sample, next to the `split.json` of their folds. By default
-            data/raw in the current folder, which the stage fetch writes. A leading $HLORANK_SHARED is the folder of
-            shared data.
-        columns: `official`, the columns of the npz files; or `hlorank`, the features of the stage featurize, with the
-            values of conf/featurize/default.yaml: scaled on train, without the nodes that are more than one edge away
-            from a configurable node.
-        cache: folder of the arrays; None is `root`/processed.
-        transform: function of a `GraphData`, called whenever a graph is read, such as a transform of PyTorch Geometric.
+        root: folder that holds layout/ or tile/, there or in npz/: the official tree, such as an unpacked archive or
+            data/raw, which the stage fetch writes; or files without splits next to the `split.json` of their folds. A
+            leading $HLORANK_SHARED is the folder of shared data. By default the collection is one that comes with
+            hlorank, or one of TpuGraphs; what is in the current folder does not matter.
+        labels: show the runtimes of test; those of train and valid always are.
+        cache: folder of downloads; by default that of the variable HLORANK_CACHE, or else ~/.cache/hlorank.
 
     Raises:
-        ConfigError: there is no such address, or no such columns.
-        DataError: `root` does not have the collection, has no splits, or a file is damaged.
-        ExceptionGroup: several files are damaged; it has a DataError for each.
-        OSError: the cache cannot be written.
+        ConfigError: there is no such collection, or the cache cannot be written.
+        DataError: `root` does not have the collection or has no splits, or a download is damaged.
+        OSError: the download failed, or the disk is full.
     """
-    from hlorank.datasets.graph_dataset import GraphDataset
-
-    address = Collection.parse(collection)
-    return GraphDataset(processed_store(address, root, columns, cache), address, transform)
-
-
-def default_features() -> FeaturizeConfig:
-    """Return the values of conf/featurize/default.yaml, a file of this package whose lines are a key and JSON."""
-    text = resources.files("hlorank.featurize").joinpath("default.yaml").read_text(encoding="utf-8")
-    pairs = (line.split(": ", 1) for line in text.splitlines())
-    return parse(FeaturizeConfig, {key: json.loads(value) for key, value in pairs})
-
-
-def processed_store(
-    collection: Collection, root: str | Path, columns: Columns = "official", cache: str | Path | None = None
-) -> GraphStore:
-    """Open the processed store of a collection, which is brought up to date first; arguments and errors as of `load`.
-
-    A call after a kill continues where the killed call stopped. One process writes; others wait for it. While sizes and
-    times of all files are as they were, nothing is read again, written or locked, as on a read-only file system.
-    """
-    if columns not in get_args(Columns):
-        raise ConfigError(f"columns={columns!r}: expected one of {', '.join(get_args(Columns))}")
-    tree = resolve_path(root)
-    try:
-        folder, sources = find_files(tree, collection, flat=True)
-    except DataError as error:
-        fetch = f"`python -m hlorank.stages.fetch collection={collection.path.as_posix()}` or `make repro` writes {RAW}"
-        raise DataError(error.key, f"{error.expected}; {fetch}", error.found, file=tree) from None
-    place = resolve_path(tree / PROCESSED if cache is None else cache) / collection.path / columns
-    stamp = _stamp(sources, tree, columns)
-    if not _is_stamped(place, stamp):
-        with one_process(place / _LOCK, f"the processing of {folder}"):
-            if not _is_stamped(place, stamp):  # by a process that had the lock
-                files = _splits(sources, folder, collection, tree / _SPLIT_FILE)
-                if columns == "official":
-                    store_official(files, collection.kind, place)
-                else:
-                    featurize_files(files, collection, default_features(), place)
-                write_json(place / _STAMP, stamp)
-    return GraphStore(place) if columns == "official" else FeatureStore(place)
-
-
-def _stamp(sources: Iterable[Path], tree: Path, columns: Columns) -> dict[str, str]:
-    """Return what a store is made from, without reading the tree, whose path may differ from machine to machine."""
-    named = (file for path in sources for file in (path, sidecar_path(path)))
-    files = [path for path in (*named, tree / _SPLIT_FILE) if path.is_file()]
-    states = [[path.relative_to(tree).as_posix(), (state := path.stat()).st_size, state.st_mtime_ns] for path in files]
-    options: dict[str, Any] = {} if columns == "official" else default_features().model_dump(mode="json")
-    return {"files": fingerprint(states), "options": fingerprint(options), "code": code_digest(*CODE)}
-
-
-def _is_stamped(place: Path, stamp: dict[str, str]) -> bool:
-    with suppress(DataError):
-        return read_json(place / _STAMP) == stamp and (place / INDEX_FILE).is_file()
-    return False
-
-
-def _splits(
-    sources: dict[Path, Split], folder: Path, collection: Collection, split_file: Path
-) -> dict[Split, list[Path]]:
-    """Return the files of each split: that of the tree, or, for files directly in the folder, of the split file."""
+    address, tree = _source(collection, root, cache)
+    folder, sources = find_files(tree, address, flat=True)
     if any(path.parent == folder for path in sources):
-        if not split_file.is_file():
-            expected = f"the folders {', '.join(SPLITS)}, or folds in {split_file}; `data=local data.local.split_file="
-            raise DataError("splits", f"{expected}{split_file}` of the stage fetch writes them", "none", file=folder)
-        folds = read_section(SplitFile, split_file, "edit the file").folds
-        withheld = {path for path in sources if _is_withheld(path)}
-        names = {path: path.stem for path in sources}
-        sources = new_splits(names, withheld, collection, split_file, folds, fold=0)
-    return {split: sorted(path for path, found in sources.items() if found == split) for split in SPLITS}
+        sources = _splits(sources, folder, address, tree / _SPLIT_FILE)
+    files = {split: [path for path, found in sources.items() if found == split] for split in SPLITS}
+    shown = {"train": True, "valid": True, "test": labels}
+    return Dataset(address, tree, *(Graphs(files[split], split, address.kind, shown[split]) for split in SPLITS))
+
+
+def _source(collection: str, root: str | Path | None, cache: str | Path | None) -> tuple[Collection, Path]:
+    """Return the address of a collection, and the npz tree that has it."""
+    if root is not None:
+        return Collection.parse(collection), resolve_path(root)
+    address, sample = None, bundled("sample")
+    with suppress(ConfigError):
+        address = Collection.parse(collection)
+        if (sample / address.path).is_dir():
+            return address, sample
+    from hlorank.fetch.tpugraphs import COLLECTIONS, fetch_cached  # libraries for downloads take time to import
+
+    if address is not None and str(address) in COLLECTIONS:
+        place = resolve_path(cache or os.environ.get(CACHE_VARIABLE) or "~/.cache/hlorank")
+        return address, fetch_cached(address, place)
+    names = [str(folder.relative_to(sample)) for form in ("layout/*/*", "tile/*") for folder in sample.glob(form)]
+    names += [name.replace(":", "/") for name in COLLECTIONS]
+    near = get_close_matches(collection.replace(":", "/"), names, cutoff=0.5) or sorted(names)
+    raise ConfigError(f"collection {collection!r}: expected {' or '.join(near)}, or root=, your own folder")
+
+
+def _splits(sources: dict[Path, Split], folder: Path, collection: Collection, split_file: Path) -> dict[Path, Split]:
+    """Return the split of each of the files directly in the folder, by the split file."""
+    if not split_file.is_file():
+        expected = f"the folders {', '.join(SPLITS)}, or folds in {split_file}; `data=local data.local.split_file="
+        raise DataError("splits", f"{expected}{split_file}` of the stage fetch writes them", "none", file=folder)
+    content = read_section(SplitFile, split_file, "edit the file")
+    if not content.families and str(collection) not in content.collections:
+        raise DataError(str(collection), "its folds, or those of model families", "none", file=split_file)
+    names, withheld = {path: path.stem for path in sources}, {path for path in sources if _is_withheld(path)}
+    return new_splits(names, withheld, collection, split_file, content.folds, fold=0)
 
 
 def _is_withheld(path: Path) -> bool:

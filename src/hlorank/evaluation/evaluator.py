@@ -8,11 +8,24 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hlorank.config import ConfigError
-from hlorank.data.collection import RAW, SPLITS, Collection, Split
-from hlorank.datasets import processed_store
+from hlorank.data.collection import SPLITS, Split
+from hlorank.datasets import GraphView, load
 from hlorank.evaluation.graph_report import check_scores, mean_metrics, report_graph
 from hlorank.evaluation.submission import check_orders
-from hlorank.files import DataError
+from hlorank.evaluation.summary import metric_text
+from hlorank.files import DataError, counted
+
+
+class Metrics(dict[str, Any]):
+    """Metrics of a split as a dictionary, printed as Kendall tau with its ceiling, and slowdowns."""
+
+    def __repr__(self) -> str:
+        about = f"{self.get('collection')}, mean of {counted(self.get('graphs', 0), 'graph')} of {self.get('split')}"
+        ceiling = "repeat_ceiling" if self.get("noise_ceiling") is None else "noise_ceiling"
+        names = {"kendall_tau": "Kendall tau", ceiling: ceiling.replace("_", " ")}
+        names |= {"slowdown_1": "slowdown@1", "slowdown_5": "@5"}
+        shown = (f"{name} {metric_text(self.get(key), key) or 'unknown'}" for key, name in names.items())
+        return f"{about}: {', '.join(shown)}"
 
 
 class Evaluator:
@@ -20,9 +33,9 @@ class Evaluator:
 
     Args:
         collection: its address, such as `layout/cpu/random`.
-        root: the npz tree, as of `hlorank.datasets.load`; by default data/raw in the current folder.
+        root: the npz tree, as of `hlorank.datasets.load`; by default that of the package, or a download of TpuGraphs.
         split: train, valid or test.
-        cache: folder of processed stores, as of `hlorank.datasets.load`.
+        cache: folder of downloads, as of `hlorank.datasets.load`.
 
     Attributes:
         collection: the address.
@@ -30,22 +43,24 @@ class Evaluator:
         configurations: the number of configurations of each graph, by name; `eval` expects scores of all of them.
 
     Raises:
-        ConfigError: there is no such address or split.
+        ConfigError: there is no such collection or split.
         DataError: `root` does not have the collection, the split has no graphs, or a file is damaged.
+        OSError: as of `hlorank.datasets.load`.
     """
 
     def __init__(
-        self, collection: str, root: str | Path = RAW, split: Split = "test", cache: str | Path | None = None
+        self, collection: str, root: str | Path | None = None, split: Split = "test", cache: str | Path | None = None
     ) -> None:
         if split not in SPLITS:
             raise ConfigError(f"split={split!r}: expected one of {', '.join(get_args(Split))}")
-        self.collection, self.split = Collection.parse(collection), split
-        self._store = processed_store(self.collection, root, "official", cache)
-        entries = self._store.entries(split)
-        self.configurations: dict[str, int] = {name: entry.configurations for name, entry in entries.items()}
-        if not self.configurations:
-            found = ", ".join(f"{len(self._store.graphs(other))} in {other}" for other in SPLITS)
-            raise DataError(split, f"at least one graph of {self.collection}", found, file=Path(root))
+        data = load(collection, root, labels=True, cache=cache)
+        self.collection, self.split, self._data = data.collection, split, data
+        # What is read of the graphs is kept, for evaluations during a training.
+        self._graphs: dict[str, GraphView] = {graph.name: graph for graph in getattr(data, split)}
+        self.configurations: dict[str, int] = {name: one.num_configurations for name, one in self._graphs.items()}
+        if not self._graphs:
+            found = ", ".join(f"{len(getattr(data, other))} in {other}" for other in SPLITS)
+            raise DataError(split, f"at least one graph of {self.collection}", found, file=data.root)
 
     @property
     def expected_input_format(self) -> str:
@@ -59,7 +74,7 @@ class Evaluator:
             "A lower score means faster, so predicted runtimes are scores; scores are only compared inside one graph."
         )
 
-    def eval(self, scores: Mapping[str, ArrayLike], file: Path | None = None) -> dict[str, Any]:
+    def eval(self, scores: Mapping[str, ArrayLike], file: Path | None = None) -> Metrics:
         """Compute the metrics of scores; docs/reference/metrics.md defines them.
 
         Args:
@@ -80,19 +95,19 @@ class Evaluator:
             raise DataError("scores", "a mapping of the names of graphs to their scores", type(scores).__name__)
         self._check_graphs(scores)
         if file is not None:
-            check_orders(file, self.collection, (self._store.open(self.split, name) for name in self.configurations))
+            check_orders(file, self.collection, self._graphs.values())
         kind, rows = self.collection.kind, []
         for name, count in self.configurations.items():
             key = f"scores of {name}"
             checked = check_scores(_as_array(scores[name], key), key, count, "configuration")
-            rows.append(report_graph(kind, self.split, self._store.open(self.split, name), checked))
+            rows.append(report_graph(kind, self.split, self._graphs[name], checked))
         about = {"collection": str(self.collection), "split": self.split}
-        return {**about, **mean_metrics(kind, rows), "per_graph": rows}
+        return Metrics({**about, **mean_metrics(kind, rows), "per_graph": rows})
 
     def _check_graphs(self, scores: Mapping[str, ArrayLike]) -> None:
         place = f"{self.split} of {self.collection}"
         if unknown := sorted(scores.keys() - self.configurations.keys()):
-            others = [split for split in SPLITS if unknown[0] in self._store.entries(split)]
+            others = [split for split in SPLITS if unknown[0] in getattr(self._data, split).names]
             remedy = f"{unknown[0]} is in the split {others[0]}" if others else "leave the others out"
             raise DataError("graphs", f"only graphs of the split {place}; {remedy}", ", ".join(unknown))
         if missing := sorted(self.configurations.keys() - scores.keys()):

@@ -13,6 +13,7 @@ from hlorank import metrics as measures
 from hlorank.data.collection import Kind, Split
 from hlorank.data.configurations import LAYOUT_DIMS, LAYOUT_TENSORS
 from hlorank.data.graph import Int64
+from hlorank.datasets.graphs import GraphView
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures
 from hlorank.featurize.tile_columns import tile_names
@@ -70,7 +71,9 @@ def rank_metrics(kind: Kind, row_of: Int64, score: Float64, label: Float64) -> d
     }
 
 
-def report_graph(kind: Kind, split: Split, graph: GraphFeatures, scores: Float64, listed: Int64 | None = None) -> Row:
+def report_graph(
+    kind: Kind, split: Split, graph: GraphFeatures | GraphView, scores: Float64, listed: Int64 | None = None
+) -> Row:
     """Return a graph's row of per_graph.csv, over all configurations or over the `listed` ones, (listed,) with repeats.
 
     `scores` are (configurations,), larger = slower, equal for repeated configurations. Metrics and errors are None if
@@ -91,7 +94,7 @@ def report_graph(kind: Kind, split: Split, graph: GraphFeatures, scores: Float64
         "graph": graph.name,
         "family": graph.family,
         "protocol": "all" if listed is None else "indexed",
-        "nodes": graph.nodes,
+        "nodes": len(graph.opcode),
         "configurations": len(rows),
         "distinct": distinct,
         "split_half_tau": half,

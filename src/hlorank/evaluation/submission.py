@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from hlorank.data.collection import TPU_SOURCES, Collection
 from hlorank.data.configurations import order_fingerprint
 from hlorank.data.npz import NpzFile
+from hlorank.datasets.graphs import GraphView
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures
 from hlorank.files import DataError, atomic_path, open_file, read_json, write_json
 
@@ -38,15 +39,17 @@ _SHOWN = 60
 _ROWS, _ORDERS = 256, ".orders.json"
 
 
-def graph_order(graph: GraphFeatures) -> str:
-    """Return the `order_fingerprint` of a graph's configurations; tiles must have the official columns."""
+def graph_order(graph: GraphFeatures | GraphView) -> str:
+    """Return the `order_fingerprint` of a graph's configurations; features must be of layouts."""
+    if isinstance(graph, GraphView):
+        starts = range(0, graph.num_configurations, _ROWS)
+        return order_fingerprint(graph.configurations(slice(start, start + _ROWS)) for start in starts)
     parts, rows = graph.configurations, np.array_split(graph.row_of, 1 + len(graph.row_of) // _ROWS)
-    if isinstance(parts, LayoutFeatures):
-        return order_fingerprint(parts.codebook[parts.codes[row]] for row in rows)
-    return order_fingerprint(parts.feat[row] for row in rows)
+    assert isinstance(parts, LayoutFeatures)
+    return order_fingerprint(parts.codebook[parts.codes[row]] for row in rows)
 
 
-def check_orders(path: Path, collection: Collection, graphs: Iterable[GraphFeatures]) -> None:
+def check_orders(path: Path, collection: Collection, graphs: Iterable[GraphFeatures | GraphView]) -> None:
     """Refuse a file that names another order than a graph has; warn once of TpuGraphs graphs that it does not name."""
     beside, unnamed = path.with_name(path.name + _ORDERS), 0
     named = read_json(beside) if beside.is_file() else {}

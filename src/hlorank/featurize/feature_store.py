@@ -2,9 +2,9 @@
 
 The layout of a store::
 
-    spec.json                       the `FeatureSpec`; a store of official columns has none
+    spec.json                       the `FeatureSpec`
     graphs.json                     the `Index` of graphs; written last, so a store without it is incomplete
-    metrics.json                    sizes, for DVC; a store of official columns has none
+    metrics.json                    sizes, for DVC
     graphs/<split>/<graph>/graph.json      sizes of the graph, and what the folder was made from
     graphs/<split>/<graph>/<array>.npy     one file for each array of `GraphFeatures`
 """
@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -27,6 +27,7 @@ from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatur
 from hlorank.files import SPEC, DataError, atomic_folder, map_array, write_json
 
 INDEX_FILE, GRAPH_FILE = "graphs.json", "graph.json"
+_REMEDY = "run the stage featurize again"
 
 _GRAPH_ARRAYS = ("node_feat", "opcode", "node_layout", "edge_index", "node_splits", "row_of", "runtime")
 _CONFIGURATION_ARRAYS = {"row_of", "runtime", "normalizer", "codebook", "sizes", "costs", "codes", "feat"}
@@ -123,22 +124,21 @@ def write_graph_features(folder: Path, features: GraphFeatures, graph: Graph, ke
 def stored_entry(folder: Path, key: dict[str, str]) -> GraphEntry | None:
     """Return the entry of a graph's folder if it was made from `key`, else None."""
     try:
-        stored = read_section(_StoredGraph, folder / GRAPH_FILE, "run the stage featurize again")
+        stored = read_section(_StoredGraph, folder / GRAPH_FILE, _REMEDY)
     except DataError:
         return None
     return stored.entry if stored.made_from == key else None
 
 
-class GraphStore:
-    """Reader of the graphs of a store; a missing, incomplete or damaged store is a DataError."""
-
-    remedy: ClassVar[str] = "delete the folder, which is made again"
+class FeatureStore:
+    """Reader of a store, with its specification; a missing, incomplete or damaged store is a DataError."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         if not (root / INDEX_FILE).is_file():
             raise DataError("features", "a complete feature store", "none; run the stage featurize", file=root)
-        index = read_section(Index, root / INDEX_FILE, self.remedy)
+        index = read_section(Index, root / INDEX_FILE, _REMEDY)
+        self.spec = read_section(FeatureSpec, root / SPEC, _REMEDY)
         self.fingerprint, self.data = index.fingerprint, index.data
         self._entries = {split: dict(sorted(index.splits[split].items())) for split in SPLITS}
 
@@ -176,13 +176,3 @@ class GraphStore:
             split_half_tau=entry.split_half_tau,
             family=entry.family,
         )
-
-
-class FeatureStore(GraphStore):
-    """Reader of a store that the stage featurize wrote, with its specification, which may be missing or damaged too."""
-
-    remedy: ClassVar[str] = "run the stage featurize again"
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.spec = read_section(FeatureSpec, root / SPEC, self.remedy)

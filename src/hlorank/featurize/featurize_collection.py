@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from hlorank.compute import SERIAL, map_graphs
@@ -45,22 +44,6 @@ def featurize_collection(
         expected = "at least one npz file in the train split, to fit statistics on"
         raise DataError("train", expected, "none", file=raw / collection.path)
     manifest, data = read_manifest(raw / collection.path), official.made_from(raw, collection)
-    featurize_files(files, collection, config, output, compute, data, "" if manifest is None else str(manifest))
-
-
-def featurize_files(
-    files: Mapping[Split, Sequence[Path]],
-    collection: Collection,
-    config: Options,
-    output: Path,
-    compute: ComputeConfig = SERIAL,
-    data: Mapping[str, Any] = MappingProxyType({}),
-    runtimes: str = "",
-) -> None:
-    """Do the work of `featurize_collection` on the npz files of each split, wherever they are.
-
-    `data` made them, and `runtimes` describes theirs.
-    """
     (output / feature_store.INDEX_FILE).unlink(missing_ok=True)
     options = config.options if isinstance(config, FeatureSpec) else config
     sample = partial(_train_sample, collection=collection, options=options)
@@ -74,7 +57,7 @@ def featurize_files(
         for _ in map_graphs(check, every, compute, "featurize: check", outputs=[output]):
             pass
         raise
-    spec = spec.model_copy(update={"runtimes": runtimes})
+    spec = spec.model_copy(update={"runtimes": "" if manifest is None else str(manifest)})
     write_json(output / SPEC, spec.model_dump(mode="json"))
     index = _store_graphs(compute, files, collection.kind, spec, output)
     for name, entry in index.splits["train"].items():
@@ -88,20 +71,12 @@ def featurize_files(
     _LOGGER.info("%s: %s", output, ", ".join(sizes))
 
 
-def store_official(files: Mapping[Split, Sequence[Path]], kind: Kind, output: Path) -> None:
-    """Write the official columns of every graph into a store, as `featurize_collection` writes features."""
-    (output / feature_store.INDEX_FILE).unlink(missing_ok=True)
-    index = _store_graphs(SERIAL, files, kind, None, output)
-    write_json(output / feature_store.INDEX_FILE, index.model_dump(mode="json"))
-
-
 def _store_graphs(
-    compute: ComputeConfig, files: Mapping[Split, Sequence[Path]], kind: Kind, spec: FeatureSpec | None, output: Path
+    compute: ComputeConfig, files: Mapping[Split, Sequence[Path]], kind: Kind, spec: FeatureSpec, output: Path
 ) -> feature_store.Index:
-    """Store graphs that are out of date, remove other graphs, and return the index; `spec` None: official columns."""
+    """Store graphs that are out of date, remove other graphs, and return the index."""
     tasks = [(split, path) for split in SPLITS for path in files[split]]
-    columns = "official" if spec is None else spec.fingerprint
-    made_by = {"spec": columns, "code": code_digest(*CODE)}
+    made_by = {"spec": spec.fingerprint, "code": code_digest(*CODE)}
     store = partial(_store_graph, kind=kind, spec=spec, made_by=made_by, output=output)
     results = list(map_graphs(store, tasks, compute, "featurize: graphs", outputs=[output]))
     entries: dict[Split, dict[str, feature_store.GraphEntry]] = {split: {} for split in SPLITS}
@@ -110,7 +85,7 @@ def _store_graphs(
     feature_store.remove_other_graphs(output, entries)
     sources = {f"{split}/{path.stem}": source for (split, path), (source, _) in zip(tasks, results, strict=True)}
     graphs = fingerprint(sorted([path.stem, source] for (_, path), (source, _) in zip(tasks, results, strict=True)))
-    made = fingerprint({"spec": columns, "sources": sources})
+    made = fingerprint({"spec": spec.fingerprint, "sources": sources})
     return feature_store.Index(fingerprint=made, data={"graphs": graphs}, splits=entries)
 
 
@@ -133,17 +108,16 @@ def _train_sample(path: Path, collection: Collection, options: FeaturizeConfig) 
 
 
 def _store_graph(
-    task: tuple[Split, Path], kind: Kind, spec: FeatureSpec | None, made_by: dict[str, str], output: Path
+    task: tuple[Split, Path], kind: Kind, spec: FeatureSpec, made_by: dict[str, str], output: Path
 ) -> tuple[str, feature_store.GraphEntry]:
     """Store one graph if what is stored is out of date; return its source and its entry."""
     split, path = task
-    protobuf = spec is not None and spec.options.protobuf
-    source = _source(path, protobuf)
+    source = _source(path, spec.options.protobuf)
     folder = feature_store.graph_folder(output, split, path.stem)
     key = {"source": source, **made_by}
     entry = feature_store.stored_entry(folder, key)
     if entry is None:
-        measured, extra = _read(path, kind, protobuf)
+        measured, extra = _read(path, kind, spec.options.protobuf)
         features = featurize_graph(measured, spec, extra)
         named = official.measured_family(path) or family(path.stem)
         features = replace(features, split_half_tau=official.split_half_tau(path), family=named)

@@ -26,12 +26,12 @@ class PrunedNodes(NamedTuple):
     node_splits: Int64  # (computations + 1,) without computations that are left out
 
 
-def prune(measured: MeasuredGraph, options: FeaturizeConfig | None) -> PrunedNodes:
-    """Leave out the nodes and edges that the options do not keep; tiles and no options keep all."""
+def prune(measured: MeasuredGraph, options: FeaturizeConfig) -> PrunedNodes:
+    """Leave out the nodes and edges that the options do not keep; tiles keep all."""
     graph, configurations = measured.graph, measured.configurations
     keep: NDArray[np.bool_] = np.ones(graph.nodes, dtype=np.bool_)
     kept_edges: NDArray[np.bool_] = np.ones(len(graph.edge_index), dtype=np.bool_)
-    if options is not None and isinstance(configurations, LayoutConfigurations):
+    if isinstance(configurations, LayoutConfigurations):
         if options.prune_hops is not None:
             distance = distances(graph.edge_index, graph.nodes, configurations.node_ids)
             keep = np.asarray((distance >= 0) & (distance <= options.prune_hops))
@@ -44,30 +44,25 @@ def prune(measured: MeasuredGraph, options: FeaturizeConfig | None) -> PrunedNod
     return PrunedNodes(np.flatnonzero(keep), node_of, edges, np.unique(before[graph.node_splits]))
 
 
-def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec | None, extra: Extra | None = None) -> GraphFeatures:
-    """Compute the features of one raw graph; without a specification, they are the official columns of all nodes.
+def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec, extra: Extra | None = None) -> GraphFeatures:
+    """Compute the features of one raw graph by a specification.
 
     Repeated layout configurations are merged, and so are tile configurations with equal raw features; `row_of`,
     `runtime` and `normalizer` have every original row. A DataError says that the configurations are not of the
     specification's kind, or that it has the option `protobuf` and extra features are missing.
     """
     graph, configurations = measured.graph, measured.configurations
-    options = None if spec is None else spec.options
-    pruned = prune(measured, options)
-    node_feat, opcode = graph.node_feat, graph.node_opcode
+    pruned = prune(measured, spec.options)
     parts, row_of = _distinct_configurations(measured, pruned.node_of, spec)
-    if spec is not None:
-        if isinstance(parts, TileFeatures) != (spec.kind == "tile"):
-            raise DataError("configurations", f"configurations of {spec.collection}", type(configurations).__name__)
-        if isinstance(parts, TileFeatures) and spec.tile_columns is not None:
-            columns = tile_columns(graph, parts.feat, spec.options.derived, spec.collection.on_tpu)
-            parts = TileFeatures(spec.tile_columns(columns))
-        node_feat = spec.node_columns(node_columns(graph, spec.options, extra)[pruned.kept])
-        opcode = spec.opcode_index(opcode[pruned.kept])
+    if isinstance(parts, TileFeatures) != (spec.kind == "tile"):
+        raise DataError("configurations", f"configurations of {spec.collection}", type(configurations).__name__)
+    if isinstance(parts, TileFeatures) and spec.tile_columns is not None:
+        columns = tile_columns(graph, parts.feat, spec.options.derived, spec.collection.on_tpu)
+        parts = TileFeatures(spec.tile_columns(columns))
     return GraphFeatures(
         name=measured.name,
-        node_feat=node_feat,
-        opcode=opcode,
+        node_feat=spec.node_columns(node_columns(graph, spec.options, extra)[pruned.kept]),
+        opcode=spec.opcode_index(graph.node_opcode[pruned.kept]),
         node_layout=node_layout(graph.node_feat)[pruned.kept],
         edge_index=pruned.edge_index,
         node_splits=pruned.node_splits,
@@ -79,7 +74,7 @@ def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec | None, extra: Ex
 
 
 def _distinct_configurations(
-    measured: MeasuredGraph, node_of: Int64, spec: FeatureSpec | None
+    measured: MeasuredGraph, node_of: Int64, spec: FeatureSpec
 ) -> tuple[LayoutFeatures | TileFeatures, Int64]:
     """Return the distinct configurations, tiles with their raw columns, and the distinct row of each raw row."""
     graph, configurations = measured.graph, measured.configurations
@@ -89,11 +84,9 @@ def _distinct_configurations(
     first, row_of = distinct_rows(configurations.codes)
     node_ids, codebook, codes = configurations.node_ids, configurations.codebook, configurations.codes[first]
     tensors = configured_tensors(graph, node_ids, codebook, codes)
-    costs, on_tpu = False, False
-    if spec is not None:
-        costs, on_tpu = "layout_costs" in spec.options.derived, spec.collection.on_tpu
-        if not spec.options.operand_layouts:
-            codebook, codes = _without_operands(codebook, codes)
+    costs, on_tpu = "layout_costs" in spec.options.derived, spec.collection.on_tpu
+    if not spec.options.operand_layouts:
+        codebook, codes = _without_operands(codebook, codes)
     codebook, sizes, costs_of_rows, codes = sized_layouts(graph, tensors, codebook, codes, costs=costs, on_tpu=on_tpu)
     copies = copy_tensors(graph, node_ids, tensors)
     return LayoutFeatures(node_of[node_ids], codebook, sizes, costs_of_rows, *copies, codes), row_of

@@ -36,6 +36,7 @@ MAX_MEMBERS = 100_000
 
 _TRANSIENT_STATUS = {408, 425, 429, *range(500, 600)}
 _TRANSIENT_ERRORS = (requests.ConnectionError, requests.Timeout, ChunkedEncodingError)
+_PLAIN = {"Accept-Encoding": "identity"}  # ranges and lengths count the bytes of the file itself
 # Lengths of at most 18 digits fit in 64 bits.
 _LENGTH = re.compile(r"(?P<total>[0-9]{1,18})")
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-[0-9]+/(?P<total>[0-9]{1,18})")
@@ -158,7 +159,7 @@ def _attempt(
     if known is not None and size == total:  # an earlier call was killed between the last byte and the rename
         known.replace(target)
         return
-    headers = {"Accept-Encoding": "identity"}  # ranges and lengths count the bytes of the file itself
+    headers = {**_PLAIN}
     if size and total is not None:
         headers["Range"] = f"bytes={size}-"
     with session.get(url, headers=headers, stream=True, timeout=timeout) as response:
@@ -180,6 +181,19 @@ def _attempt(
     if total is not None and size != total:
         raise _TransientError(f"{size} of {total} bytes received", None)
     path.replace(target)
+
+
+def announced_bytes(urls: Iterable[str], timeout: float) -> int | None:
+    """Return the size of files together, None where the server does not say it; without a connection fail at once."""
+    sizes = list[str]()
+    for url in urls:
+        try:
+            head = requests.head(url, headers=_PLAIN, allow_redirects=True, timeout=timeout)
+        except (requests.RequestException, HTTPError, ValueError) as error:
+            reason = f"no connection ({type(error).__name__}); check the network, or name a folder of your own as root="
+            raise DownloadError.of(url, reason) from None
+        sizes.append(head.headers.get("Content-Length", "") if head.ok else "")
+    return sum(map(int, sizes)) if all(map(_LENGTH.fullmatch, sizes)) else None
 
 
 def download(url: str, target: Path, *, retries: int, timeout: float, unpack_to: Path | None = None) -> None:

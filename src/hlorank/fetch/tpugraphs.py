@@ -4,17 +4,19 @@ The official server publishes neither sizes nor checksums, so both are recorded 
 (`archives.json` next to the archives) and checked from then on, for mirrors and folders as well.
 """
 
+import errno
 import logging
 import re
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
 from pydantic import Field
+from rich.filesize import decimal
 
 from hlorank import files
 from hlorank.compute import SERIAL, map_graphs
@@ -23,14 +25,16 @@ from hlorank.data.collection import SPLITS, Collection
 from hlorank.data.configurations import order_fingerprint
 from hlorank.data.graph import check_name
 from hlorank.data.npz import NpzFile
-from hlorank.fetch.download import Digest, download, extract, require_space
+from hlorank.fetch.download import Digest, announced_bytes, download, extract, require_space
 
 logger = logging.getLogger(__name__)
 
+BASE_URL = "https://download.tensorflow.org/data/tpu_graphs/v0/"  # as in conf/data/tpugraphs.yaml
 COLLECTIONS = ("layout:xla:default", "layout:xla:random", "layout:nlp:default", "layout:nlp:random", "tile:xla")
 LICENSE = "LICENSE"
 MANIFEST = "MANIFEST.json"  # in the collection's folder: the content of each complete split
 DIGESTS = "archives.json"  # in the folder of downloads: the digest of each file at its first download
+_NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST}
 _TREES = ("npz", "npz_all/npz", "npz_all", ".")
 # Releases of the dataset hold equal files but for the order of configurations. Orders of some graphs of a release:
 # unet3d and unet_3d.4x4.bf16 of layout:xla:default, cd708819... and 23559853... of test.
@@ -177,15 +181,16 @@ class _Fetch:
             raise files.DataError("content", f"{recorded}", f"{digest}; {remedy}", file=file)
         return digest
 
-    def _intact(self, split: str) -> _Content | None:
+    def _intact(self, split: str, *, names_only: bool = False) -> _Content | None:
         """Return the split's content if its files are exactly the files of the manifest, else None."""
         try:
             content = parse(_Content, _entries(self.output / MANIFEST).get(split))
         except ConfigError:
             return None
-        folder = self.output / split
-        found = {path.name: files.sha256_file(path) for path in folder.glob("*")}
-        return content if found == content.files else None
+        paths = [*(self.output / split).glob("*")]
+        same = {path.name for path in paths} == content.files.keys()
+        read = [] if names_only else paths
+        return content if same and all(files.sha256_file(path) == content.files[path.name] for path in read) else None
 
     def _is_done(self, split: str) -> bool:
         content, recorded = self._intact(split), self._digests().get(self._archive_name(split))
@@ -261,8 +266,7 @@ def fetch(collection: Collection, config: TpuGraphsConfig, output: Path) -> None
         raise ConfigError(f"data.tpugraphs.base_url={shown}: expected an http(s) address or a folder")
     if output in [folder / tree / collection.path for tree in _TREES]:
         raise ConfigError(f"data.tpugraphs.base_url={shown}: expected a folder other than the output {output}")
-    downloads.mkdir(parents=True, exist_ok=True)
-    with FileLock(downloads / ".lock"):
+    with files.one_process(downloads / ".lock", f"a fetch into {downloads}"):
         for leftover in (*downloads.glob(".*.partial"), *output.glob(".*.partial")):  # of writes that were killed
             if leftover.is_file():
                 leftover.unlink()
@@ -273,3 +277,33 @@ def fetch(collection: Collection, config: TpuGraphsConfig, output: Path) -> None
             job.from_server()
         else:
             job.from_folder(folder)
+
+
+def fetch_cached(collection: Collection, cache: Path) -> Path:
+    """Return a folder of downloads, an npz tree, with an official collection, which is downloaded where missing.
+
+    A complete one is neither locked nor written, as on a read-only file system. While a process downloads, others wait.
+    The standard error says size and place first. A folder that cannot be written is a ConfigError.
+    """
+    downloads, settings = cache / "downloads" / collection.model_name, {"base_url": BASE_URL, "keep_archives": False}
+    settings |= {"splits": [*SPLITS], "downloads": str(downloads), "retries": 8, "timeout_seconds": 60}
+    job = _Fetch(collection, parse(TpuGraphsConfig, settings), downloads, cache / collection.path)
+
+    def missing() -> list[Split]:
+        return [split for split in SPLITS if job._intact(split, names_only=True) is None]
+
+    try:
+        if not missing():
+            return cache
+        with files.one_process(downloads / "lock", f"the download of {collection} to {cache}"):
+            if splits := missing():  # also by a process that had the lock
+                size = announced_bytes([f"{BASE_URL.rstrip('/')}/{job._archive_name(split)}" for split in splits], 10)
+                shown = "of an unknown size" if size is None else f"{decimal(size)} of archives"
+                sys.stderr.write(f"hlorank: downloading {collection} ({', '.join(splits)}), {shown}, to {cache}\n")
+                fetch(collection, job.config, job.output)
+    except OSError as error:
+        if error.errno not in _NOT_WRITABLE:
+            raise
+        remedy = "set HLORANK_CACHE or cache= to a folder that can be, or root= to one that has the collection"
+        raise ConfigError(f"cache={cache}: cannot be written ({error.strerror}); {remedy}") from None
+    return cache

@@ -18,7 +18,7 @@ from hlorank.config import Config, ConfigError
 from hlorank.data.collection import Collection
 from hlorank.evaluation.graph_report import PER_GRAPH
 from hlorank.evaluation.report.trainings import Run, Score, Tracked, model_and_report_folders, read_run, scored
-from hlorank.featurize.feature_store import GraphStore
+from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import SPEC, DataError, code_digest, fingerprint, first_line, one_line, read_json, recorded_run
 from hlorank.metrics import BEST_TAU, TRAIN_SECONDS
 from hlorank.runs.find import RUN_ID, run_of_model
@@ -45,7 +45,7 @@ def log_evaluation(config: Config, model: Path, metrics: Mapping[str, float], ou
     # The fingerprint of the features has their code.
     code = code_digest("hlorank.evaluation.evaluate", "hlorank.metrics", "hlorank.models")
     tags = {
-        FEATURES: GraphStore(Path(config.paths.features) / path).fingerprint,
+        FEATURES: FeatureStore(Path(config.paths.features) / path).fingerprint,
         MODEL: spec["spec_sha256"],
         EVALUATION: fingerprint(code),
         MLFLOW_LOGGED_ARTIFACTS: json.dumps([{"path": TABLE, "type": "table"}]),
