@@ -192,12 +192,13 @@ def prepare_data(config: Config) -> str:
     """Fetch, featurize and partition a collection, unless up to date; return the fingerprint of the features."""
     from hlorank.featurize.feature_spec import FeatureSpec
     from hlorank.featurize.feature_store import FeatureStore
-    from hlorank.featurize.featurize_collection import featurize_collection
+    from hlorank.featurize.featurize_collection import Options, featurize_collection
     from hlorank.fetch import origins
     from hlorank.partition.segment_store import partition_collection
 
     collection, paths = Collection.parse(config.collection), config.paths
-    features, options = Path(paths.features) / collection.path, config.featurize
+    features = Path(paths.features) / collection.path
+    options: Options = config.featurize
     if paths.pretrained is not None:
         options = parse(FeatureSpec, read_json(Path(paths.pretrained) / SPEC)["features"], prefix="paths.pretrained")
     origins.fetch(collection, config.data, Path(paths.raw) / collection.path)

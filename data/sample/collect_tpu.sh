@@ -3,5 +3,5 @@
 # it as you like: the same call goes on, and estimates nothing twice. From the project's folder: sh data/sample/collect_tpu.sh
 set -u
 for search in outputs random default; do
-  hlorank collect $(python -m examples.zoo --tpu) --collection layout:tpu-v3:$search --configurations 48 --out data/sample
+  hlorank collect $(python -m examples.zoo --tpu) --collection layout:tpu-v3:$search --configurations 48 --hang-seconds 60 --out data/sample
 done
