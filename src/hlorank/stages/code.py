@@ -26,7 +26,8 @@ LIBRARIES = {
     "torch_geometric": "torch-geometric",
 }
 """Distributions whose version may change a result, by the name of their package."""
-_OUTSIDE = ("hlorank.runs", "hlorank.evaluation.report")  # records, and the page, which shows other outputs
+# Records, the page, which shows other outputs, and graphs for other systems, which no stage computes with.
+_OUTSIDE = ("hlorank.runs", "hlorank.evaluation.report", "hlorank.datasets")
 
 
 def code_of(stage: str) -> dict[str, dict[str, str]]:
