@@ -37,16 +37,12 @@ def load(model: str | Path) -> Ranker:
         model: a model folder, an MLflow run id, `runs:/<run id>/model`, or `models:/<name>@<alias>`.
 
     Raises:
-        ConfigError: PyTorch is not installed, which the extra `rank` installs.
         DataError: `model` does not exist, is damaged or changed, or another version of hlorank wrote it.
     """
-    from hlorank.config.extras import named_extra
+    from hlorank.ranking.ranker import Ranker
     from hlorank.runs.find import model_folder
 
-    with named_extra("hlorank.load"):
-        from hlorank.ranking.ranker import Ranker
-
-        return Ranker(model_folder(model))
+    return Ranker(model_folder(model))
 
 
 def __getattr__(name: str) -> Any:
