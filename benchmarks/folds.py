@@ -72,7 +72,7 @@ class Fold:
         if self.start is None:
             return self
         splits: dict[str, Split] = {graph: split for graph, split in self.splits.items() if split == "test"}
-        return replace(self, splits=splits | dict.fromkeys(self.further, "train"))
+        return replace(self, root=self.root.with_name("alone"), splits=splits | dict.fromkeys(self.further, "train"))
 
     def data(self, work: Path) -> tuple[str, ...]:
         """Write the fold's split file, unless it is there, and return the overrides with which fetch reads it."""
@@ -130,9 +130,10 @@ def folds_of(collection: str, work: Path) -> list[Fold]:
 
 def available(collection: str) -> bool:
     """Return whether the files of a collection are there; those of TpuGraphs may be absent."""
+    if collection in JOINED:
+        return any(map(available, JOINED[collection]))
     address = address_of(collection)
-    bundled = BUNDLED.get(address.path.as_posix())
-    if address.source.startswith("tpu-") and not graph_files(ROOT / "data" / bundled, address, None):
+    if address.path.as_posix() in TPU and not graph_files(ROOT / "data/sample", address, None):
         return False
     needed = {"tile/xla": KERNELS, **dict.fromkeys((ZERO_SHOT, REAL, f"{REAL}@2"), PROGRAMS)}
     return collection not in needed or (shared_dir() / needed[collection]).exists()
@@ -203,23 +204,29 @@ def _transfer(collection: str, work: Path) -> list[Fold]:
     Of the collection's train so many graphs stay, in an order that depends on their names alone.
     """
     name, _, count = collection.partition("@")
+    targets = folds_of(name, work)
+    if name == REAL:
+        sources = starts = folds_of(ZERO_SHOT, work) * len(targets)
+    else:
+        sources, starts = folds_of(OUTPUTS, work), folds_of(f"{name}@0", work) if int(count) else []
     found = []
-    for target in folds_of(name, work):
-        source = folds_of(ZERO_SHOT, work)[0] if name == REAL else folds_of(OUTPUTS, work)[target.number]
+    for target, source in zip(targets, sources, strict=True):
         folder = work / "after-estimates" / collection / str(target.number)
         files = graph_files(target.root, Collection.parse(name), None)
         shuffled = sorted((file.stem for file in files), key=lambda graph: zlib.crc32(graph.encode()))
         few = tuple(graph for graph in shuffled if target.splits[graph] != "test")[: int(count)]
-        splits = {graph: split for graph, split in target.splits.items() if split == "test" or graph in few}
-        _link([file for file in files if file.stem in splits], folder / name)
+        splits: dict[str, Split] = {graph: split for graph, split in target.splits.items() if split == "test"}
+        splits |= dict.fromkeys(few, "train")
+        for part in ("alone", "together"):
+            _link([file for file in files if file.stem in splits], folder / part / name)
         kept = {graph: split for graph, split in source.splits.items() if split != "test"}
-        _link([source.root / source.collection / f"{graph}.npz" for graph in kept], folder / name, _PREFIX)
+        estimates = [source.root / source.collection / f"{graph}.npz" for graph in kept]
+        _link(estimates, folder / "together" / name, _PREFIX)
+        families = {graph: target.families[graph] for graph in splits}
+        families |= {f"{_PREFIX}{graph}": source.families[graph] for graph in kept}
         splits |= {f"{_PREFIX}{graph}": split for graph, split in kept.items()}
-        families = {f"{_PREFIX}{graph}": source.families[graph] for graph in kept}
-        families |= {graph: target.families[graph] for graph in splits if graph in target.families}
-        whole = Fold(collection, target.number, folder, splits, families)
-        start = source if name == REAL else folds_of(f"{name}@0", work)[target.number] if few else None
-        found.append(replace(whole, start=start, further=few))
+        start = starts[target.number] if few else None
+        found.append(Fold(collection, target.number, folder / "together", splits, families, start, few))
     return found
 
 

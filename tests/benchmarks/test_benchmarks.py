@@ -23,8 +23,9 @@ from tests.sections import composed
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import comparison  # type: ignore[import-not-found] # of the folder of the benchmarks
+import folds as folds_module  # type: ignore[import-not-found] # as above
 import quality  # type: ignore[import-not-found] # as above
-from folds import folds_of  # type: ignore[import-not-found] # as above
+from folds import folds_of
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 BUNDLED = ["layout/cpu/random", "layout/cpu/default", "layout/cpu/models", "layout/joined/random", "tile/cpu"]
@@ -166,6 +167,28 @@ def test_marks_of_a_compilation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(quality.harness, "ROOT", tmp_path)
     assert quality.compiled("layout/tpu-v3/outputs") == {"padded": pytest.approx(1), "copies": pytest.approx(0)}
     assert quality.compiled("layout/cpu/random") == {}
+
+
+def test_networks_go_on_from_estimates_with_few_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sample, collection = tmp_path / "data/sample", "layout/tpu-v5e/outputs"
+    for source in ("tpu-v3", "tpu-v5e"):  # the same graphs
+        (sample / "layout" / source).mkdir(parents=True)
+        (sample / "layout" / source / "outputs").symlink_to(BENCHMARKS.parent / "data/sample/layout/tpu-v3/outputs")
+    shutil.copy(BENCHMARKS.parent / "data/sample/split.json", sample)
+    monkeypatch.setattr(folds_module, "ROOT", tmp_path)
+    assert folds_module.available("layout/tpu-v3/models")
+    assert not folds_module.available("layout/tpu-v3/default")
+    starts, folds = folds_of(f"{collection}@0", tmp_path), folds_of(f"{collection}@8", tmp_path)
+    for start, fold in zip(starts, folds, strict=True):
+        assert fold.start.splits == start.splits == start.of_networks.splits
+        tested = {start.families[graph] for graph, of in start.splits.items() if of == "test"}
+        assert not tested & {fold.families[graph] for graph, of in fold.splits.items() if of != "test"}
+        assert {of for graph, of in start.splits.items() if graph.startswith("estimated.")} == {"train", "valid"}
+        few = {graph for graph, of in fold.of_networks.splits.items() if of == "train"}
+        assert (len(few), few) == (8, {*fold.further})
+        assert fold.splits == start.splits | dict.fromkeys(few, "train")
+        for one in (start, fold, fold.of_networks):  # fetch refuses a tree with graphs that no split has
+            assert {path.stem for path in (one.root / collection).glob("*.npz")} == one.splits.keys()
 
 
 @pytest.mark.slow
