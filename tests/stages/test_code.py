@@ -7,7 +7,8 @@ from pathlib import Path
 import grimp
 import pytest
 
-from hlorank.stages.code import STAGES, code_of, read_module
+from hlorank.code import read_module
+from hlorank.stages.code import STAGES, code_of
 
 OUTSIDE = ("hlorank.runs", "hlorank.evaluation.report", "hlorank.datasets")  # no stage computes with these
 
