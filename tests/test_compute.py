@@ -20,7 +20,6 @@ import pytest
 
 from hlorank.compute import SERIAL, ComputeError, map_graphs
 from hlorank.config import ComputeConfig, ConfigError, import_plugin
-from hlorank.config.extras import named_extra
 from hlorank.data.collection import Collection
 from hlorank.featurize.featurize_collection import featurize_collection
 from hlorank.files import DataError, sha256_file
@@ -248,5 +247,5 @@ def test_an_address_without_a_cluster_is_refused_at_once_and_a_missing_extra_is_
     with pytest.raises(ConfigError, match=rf"^compute\.address={address}: no Ray cluster answers: .*ray start"):
         list(map_graphs(work.even, [2], compute_config(form="ray", address=address), "test"))
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"pip install 'hlorank\[ray\]'"), named_extra("this"):
+    with pytest.raises(ConfigError, match=r"Ray is not installed; pip install .*ray"):
         list(map_graphs(work.even, [2], compute_config(form="ray", address="auto"), "test"))

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from hlorank import datasets as datasets
     from hlorank.evaluation.evaluator import Evaluator as Evaluator
     from hlorank.hlo.layout_json import apply_configuration as apply_configuration
-    from hlorank.ranking.output import Ranking
     from hlorank.ranking.ranker import Ranker
 
 from hlorank.version import __version__ as __version__
@@ -35,48 +34,15 @@ def load(model: str | Path) -> Ranker:
     """Return a trained model, which ranks and scores configurations.
 
     Args:
-        model: a model folder, a ranker of the package such as `layout.cpu`, an MLflow run id, `runs:/<run id>/model`,
-            or `models:/<name>@<alias>`.
+        model: a model folder, an MLflow run id, `runs:/<run id>/model`, or `models:/<name>@<alias>`.
 
     Raises:
-        ConfigError: PyTorch is not installed, which the extra `rank` installs.
         DataError: `model` does not exist, is damaged or changed, or another version of hlorank wrote it.
     """
-    from hlorank.config.extras import named_extra
+    from hlorank.ranking.ranker import Ranker
     from hlorank.runs.find import model_folder
 
-    with named_extra("hlorank.load"):
-        from hlorank.ranking.ranker import Ranker
-
-        return Ranker(model_folder(model))
-
-
-def rank(
-    program: str | Path, model: str | Path | None = None, *, top: int = 10, candidates: int = 256, seed: int = 0
-) -> Ranking:
-    """Rank the configurations of a program with a trained model; nothing is run.
-
-    Args:
-        program: an npz file, or a program in any form, such as HLO text, whose candidates are drawn.
-        model: as of `load`; by default the ranker of the package for the program's configurations, backend and stage.
-        top: configurations in the table.
-        candidates: limit of layouts that are drawn for a program; the first one is the compiler's default.
-        seed: seed of the candidates.
-
-    Raises:
-        ConfigError: a package is not installed; the message names the extra with it.
-        DataError: the file or the model cannot be used, or no ranker of the package fits, or several do.
-    """
-    from hlorank.config.extras import named_extra
-    from hlorank.files import resolve_path
-
-    with named_extra("hlorank.rank"):
-        from hlorank.ranking.inputs import fitting_ranker
-        from hlorank.ranking.output import rank_file
-
-        path = resolve_path(program)
-        name = fitting_ranker(path) if model is None else str(model)
-        return rank_file(path, load(name), name, top, candidates, seed)
+    return Ranker(model_folder(model))
 
 
 def __getattr__(name: str) -> Any:

@@ -264,8 +264,11 @@ def _marked(folder: Path) -> Iterator[Path]:
 @contextmanager
 def _connected(address: str) -> Iterator[ModuleType]:
     """Yield the package ray, connected to a cluster; a connection that exists is used, and kept."""
-    import ray
-
+    try:
+        import ray
+    except ImportError:
+        install = "pip install 'hlorank[ray]', or in a clone pip install -c constraints.txt -e '.[ray]'"
+        raise ConfigError(f"compute=ray: Ray is not installed; {install}") from None
     if ray.is_initialized():
         yield ray
         return

@@ -48,7 +48,6 @@ PARSED = {
     "docs/how-to/cluster.md": "several machines",
     "docs/how-to/dvc-remote.md": "a remote",
     "docs/how-to/measure-your-own-programs.md": "a quiet machine, hours, and a GPU",
-    "docs/how-to/start-a-project.md": "a folder without the repository; tests/cli/test_init.py follows it",
     "docs/how-to/tracking-server.md": "a server in /srv; tests/runs/test_postgresql.py runs the part on PostgreSQL",
     "docs/how-to/use-tpugraphs.md": "a network",
     "docs/how-to/use-your-own-npz.md": "data in /data",
@@ -91,7 +90,7 @@ dvc() {
 }
 """
 TINY: dict[str, dict[str, Any]] = {
-    "base.yaml": {"pipeline": {"layout": ["layout/cpu/random"], "tile": [], "methods": ["full", "gst"]}},
+    "config.yaml": {"pipeline": {"layout": ["layout/cpu/random"], "tile": [], "methods": ["full", "gst"]}},
     "model/sage.yaml": {"width": 8, "blocks": 1},
     "trainer/default.yaml": {
         **dict.fromkeys(("max_epochs", "steps_per_epoch", "graphs_per_step"), 2),

@@ -7,8 +7,7 @@ from pathlib import Path
 import grimp
 import pytest
 
-from hlorank.code import read_module
-from hlorank.stages.code import STAGES, code_of
+from hlorank.stages.code import STAGES, code_of, read_module
 
 OUTSIDE = ("hlorank.runs", "hlorank.evaluation.report", "hlorank.datasets")  # no stage computes with these
 

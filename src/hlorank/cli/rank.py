@@ -21,13 +21,12 @@ from hlorank.cli.programs import (
     is_function,
     open_ranker,
 )
-from hlorank.cli.rank_output import print_rankings, submission
+from hlorank.cli.rank_output import export, print_rankings, submission, warn_of_stages
 from hlorank.config import ComputeConfig, ConfigError
 from hlorank.data.graph import Int64
 from hlorank.fetch.hlo import check_names
 from hlorank.files import DataError, counted
 from hlorank.hlo.configurations import NothingToConfigureError
-from hlorank.ranking.output import MAX_CONFIGURATIONS, export, rank_graph, warn_of_stages
 from hlorank.terminal import add_number, add_table_options
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("input", nargs="+", metavar="INPUT", help=f"an npz file or tuning records; {HELP}")
     add_program_options(parser)
-    add_model_arguments(parser, " (default: the ranker of the package that fits the first input)")
+    add_model_arguments(parser)
     where = parser.add_mutually_exclusive_group()
     add_number(
         where,
@@ -67,12 +66,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="rank on the nodes of a Ray cluster, a file on each of their CPUs at a time, or on each GPU with "
         "--accelerator cuda; auto is the cluster of this machine (needs the extra ray)",
     )
-    add_number(
-        parser,
-        "--max-configurations",
-        MAX_CONFIGURATIONS,
-        "refuse a graph with more configurations before reading them",
-    )
+    add_number(parser, "--max-configurations", 1_000_000, "refuse a graph with more configurations before reading them")
     drawn = parser.add_argument_group("candidates of a dump")
     add_number(drawn, "--candidates", 256, "layout configurations that are drawn, the first one the compiler's default")
     add_number(drawn, "--seed", 0, "seed of the candidates", 0)
@@ -132,7 +126,9 @@ _opened = lru_cache(maxsize=1)(open_ranker)
 
 def _rank_program(program: Program, arguments: argparse.Namespace, folder: str) -> list[_Ranked | DataError]:
     """Rank the graphs of a program, and write their exports and candidates; an error takes the place of its ranking."""
+    from hlorank.metrics import ranking
     from hlorank.ranking.inputs import GraphReader
+    from hlorank.ranking.result import ranked_graph
 
     ranker = _opened(folder, arguments.memory, arguments.accelerator)
     reader = GraphReader(
@@ -149,8 +145,11 @@ def _rank_program(program: Program, arguments: argparse.Namespace, folder: str) 
         try:
             if (given := next(graphs, None)) is None:
                 return results
-            shown, order = rank_graph(given, ranker, arguments.top, arguments.compare)
-            shown |= {"file": program.label}
+            measured = given.measured
+            scores = ranker.score(measured.graph, measured.configurations, given.extra, name=measured.name)
+            order = ranking(scores)
+            shown = ranked_graph(given, scores, order, arguments.top, compare=arguments.compare)
+            shown |= {"file": program.label, "trained_on": ranker.spec.features.runtimes or None}
             shown |= _written(given, shown["top"], arguments, str(ranker.collection))
             results.append((shown, None if arguments.csv is None else order))
         except DataError as error:
@@ -216,21 +215,12 @@ def _rank(
 
 def run(arguments: argparse.Namespace) -> int:
     """Rank every input, and print tables, JSON, CSV or a submission, also of the graphs before an error of writing."""
-    from hlorank.ranking.inputs import fitting_ranker
     from hlorank.runs.find import model_folder
 
     _check(arguments)
-    known = None if arguments.model is None else model_folder(arguments.model)  # here, so that it is downloaded once
-    of_known = () if known is None else (collection_of(known),)
-    programs, errors = find_programs(arguments.input, arguments.dump, arguments.arguments, *of_known)
-    if known is None and programs:
-        try:
-            arguments.model = fitting_ranker(programs[0].path)
-        except DataError as error:
-            raise programs[0].labelled(error) from None
-        known = model_folder(arguments.model)
-        sys.stderr.write(f"ranked by {arguments.model}, trained on {collection_of(known)}; --model takes another\n")
-    folder, collection = (known, collection_of(known)) if known is not None else (Path(), "")
+    folder = model_folder(arguments.model)  # here, so that it is downloaded once
+    collection = collection_of(folder)
+    programs, errors = find_programs(arguments.input, arguments.dump, arguments.arguments, collection)
     if arguments.save is not None or arguments.export is not None:
         check_names(program.path for program in programs if program.path.suffix != ".npz")
     graphs: list[dict[str, Any]] = []

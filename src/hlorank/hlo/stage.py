@@ -76,25 +76,16 @@ def needs_compilation(path: Path, module: HloModuleProto, collection: str) -> bo
     return collection.startswith(("layout:cpu:", "layout:tpu-")) and stage_of(path, module) != "after_layout_assignment"
 
 
-def dumped_for(path: Path, module: HloModuleProto) -> str | None:
-    """Return the backend (cpu, gpu or tpu) whose compiler dumped a module, or None if nothing says it.
+def other_backend(path: Path, module: HloModuleProto, collection: str) -> str | None:
+    """Return the backend whose compiler dumped a module, if it is another than a collection's, else None.
 
     The file's name has it, or tiles in the layouts of the program's arguments, which only TPUs have.
     """
+    source = Collection.parse(collection).source
+    own = "tpu" if source in TPU_SOURCES else source.partition("-")[0]
     named = [name for name, pattern in _BACKENDS.items() if pattern.search(path.name)]
     tiled = any(shape.layout.tiles for shape in module.host_program_shape.parameters)
-    return next(iter(["tpu"] if tiled else named), None)
-
-
-def measured_on(collection: str) -> str:
-    """Return the backend of a collection: cpu, gpu or tpu, or its source where that is another."""
-    source = Collection.parse(collection).source
-    return "tpu" if source in TPU_SOURCES else source.partition("-")[0]
-
-
-def other_backend(path: Path, module: HloModuleProto, collection: str) -> str | None:
-    """Return the backend whose compiler dumped a module, if it is another than a collection's, else None."""
-    found, own = dumped_for(path, module), measured_on(collection)
+    found = next(iter(["tpu"] if tiled else named), None)
     return found if own in _BACKENDS and found != own else None
 
 

@@ -1,4 +1,4 @@
-"""Graphs to rank, read from files: npz files, tuning records, dumps, for which candidates are drawn; their rankers."""
+"""Graphs to rank, read from files: npz files, tuning records, and compiler dumps, for which candidates are drawn."""
 
 import math
 from collections.abc import Iterator
@@ -8,30 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from hlorank.code import features_digest
-from hlorank.data.collection import TPU_SOURCES, Collection, Kind, read_graph, sidecar_path
+from hlorank.data.collection import Kind, read_graph
 from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, Measurements
 from hlorank.data.npz import NpzFile
 from hlorank.featurize.feature_spec import FeatureSpec
-from hlorank.files import SPEC, DataError, bundled, read_json
+from hlorank.files import DataError
 from hlorank.hlo.extra import Extra, extra_features, read_extra
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_space import LayoutSpace, layout_space, random, space_of
 from hlorank.hlo.reader import Record, featurize, read_records
-from hlorank.hlo.stage import (
-    TRAINED,
-    before_layout_assignment,
-    dumped_for,
-    measured_on,
-    needs_compilation,
-    other_backend,
-    stage_of,
-)
+from hlorank.hlo.stage import TRAINED, before_layout_assignment, needs_compilation, other_backend, stage_of
 
 MAX_CHOICES = 2**27
 """Limit of layouts of a graph (configurations times configurable nodes); in memory, they take 128 MiB to 512 MiB."""
-CARD = "card.json"
-"""The file of a ranker that comes with the package, next to those of the model, with what a user must know of it."""
 _KEY: dict[Kind, str] = {"layout": "node_config_feat", "tile": "config_feat"}
 
 
@@ -159,55 +148,3 @@ class GraphReader:
         layouts = LayoutConfigurations.from_chunks(space.node_ids, [rows])
         unknown = Measurements(np.zeros(len(rows), dtype=np.int64))
         return MeasuredGraph(measured.name, measured.graph, layouts, unknown)
-
-
-def rankers() -> dict[str, Path]:
-    """Return the folders of the rankers that come with the package by their names, such as layout.cpu."""
-    return {path.parent.name: path.parent for path in sorted(bundled("rankers").glob(f"*/{SPEC}"))}
-
-
-def checked_ranker(name: str) -> Path:
-    """Return the folder of a ranker of the package; a DataError if it was trained on features of other code."""
-    folder = rankers()[name]
-    if (found := read_json(folder / CARD).get("features")) != (expected := features_digest()):
-        remedy = f"{found}: `dvc repro rankers/dvc.yaml` trains the ranker again; or give a model of your own"
-        raise DataError("features", f"{expected}, the digest of the features' code", remedy, file=folder / CARD)
-    return folder
-
-
-def fitting_ranker(path: Path) -> str:
-    """Return the name of the ranker of the package for a program: for its configurations, backend and stage.
-
-    Raises:
-        DataError: none fits, or several do, or the file cannot be read.
-    """
-    kind, backend, stage = _described(path)
-    fitting = []
-    for name, folder in rankers().items():
-        own = read_json(folder / SPEC)["collection"]
-        if Collection.parse(own).kind == kind and backend in (None, measured_on(own)) and stage != "after":
-            fitting.append(name)
-    if len(fitting) != 1:
-        what = f"{kind} configurations, {backend or 'any backend'}{', after layout assignment' * (stage == 'after')}"
-        found = f"{' and '.join(fitting)} for {what}; name the model" if fitting else f"none for {what}"
-        there = ", ".join(rankers()) or "none in this version"
-        remedy = f"{found}; give a model of your own (`hlorank init` starts a project that trains it)"
-        raise DataError("model", f"one ranker of the package that fits ({there})", remedy, file=path)
-    checked_ranker(fitting[0])
-    return fitting[0]
-
-
-def _described(path: Path) -> tuple[Kind, str | None, str | None]:
-    """Return the kind of configurations for the first graph of a file, its backend, and "after" layout assignment."""
-    if path.suffix == ".npz":
-        with NpzFile(path) as file:
-            kind: Kind = "layout" if _KEY["layout"] in file.keys or _KEY["tile"] not in file.keys else "tile"
-        sidecar = sidecar_path(path)
-        own = read_json(sidecar).get("collection") if sidecar.is_file() else None
-        official = "tpu" if {*TPU_SOURCES} & {*path.absolute().parts} else None
-        return kind, official if own is None else measured_on(own), None
-    record = next(iter(read_records(path)))
-    if record.tuning is not None:
-        return record.kind or "layout", "tpu", None
-    late = stage_of(path, record.module) == "after_layout_assignment"
-    return "layout", dumped_for(path, record.module), "after" if late else None

@@ -13,23 +13,18 @@ from hlorank.config.train_sections import SWEEP_NAME
 from hlorank.data.collection import Collection
 from hlorank.files import SPEC, DataError, first_line, redact_credentials, resolve_path
 from hlorank.metrics import BEST_TAU, EXPERIMENT
-from hlorank.ranking.inputs import checked_ranker, rankers
 from hlorank.runs.store import FEATURES, MODEL, NAME, SWEEP, existing_store, stored_run
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
-_EXPECTED = (
-    "a model folder, a ranker of the package, an MLflow run id, runs:/<run id>/model or "
-    "models:/<name>@<alias or /version>"
-)
+_EXPECTED = "a model folder, an MLflow run id, runs:/<run id>/model or models:/<name>@<alias or /version>"
 
 
 def model_folder(reference: str | Path) -> Path:
     """Return the folder of a trained model, with spec.json and weights.safetensors.
 
-    `reference` is a path, which may begin with `~` or `$HLORANK_SHARED`; the name of a ranker of the package; a run id;
-    `runs:/<run id>/<artifact>`; or `models:/<name>@<alias>` and `models:/<name>/<version>`, in the store of
-    MLFLOW_TRACKING_URI, the registry of MLFLOW_REGISTRY_URI, else mlflow.db in the current folder. Downloads are
-    deleted when the process ends.
+    `reference` is a path, which may begin with `~` or `$HLORANK_SHARED`; a run id; `runs:/<run id>/<artifact>`; or
+    `models:/<name>@<alias>` and `models:/<name>/<version>`, in the store of MLFLOW_TRACKING_URI, the registry of
+    MLFLOW_REGISTRY_URI, else mlflow.db in the current folder. Downloads are deleted when the process ends.
     """
     text = str(reference)
     folder = resolve_path(text)
@@ -39,8 +34,6 @@ def model_folder(reference: str | Path) -> Path:
         below = ", ".join(sorted(path.parent.name for path in folder.glob(f"*/{SPEC}")))
         found = f"one that holds the models {below}" if below else "none in it"
         raise DataError("model", f"a folder that the stage train wrote, with {SPEC}", found, file=folder)
-    if text in rankers() and not folder.exists():
-        return checked_ranker(text)
     if text.startswith(("runs:/", "models:/")) or RUN_ID.fullmatch(text):
         return _download(text)
     found = "a file; give the folder that holds it" if folder.exists() else "no such folder"
