@@ -154,7 +154,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         address = f"127.0.0.1:{free_port()}"
         options = ["--head", "--block", "--disable-usage-stats", "--include-dashboard=false", f"--temp-dir={root}"]
         options += [f"--port={address[10:]}", "--node-ip-address=127.0.0.1", "--num-cpus=2"]
-        start = command("ray", "start", *options)
+        start = command("ray", "start", *options, '--resources={"hlorank_measure": 1}')
         with subprocess.Popen(start, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as node:
             assert node.stdout is not None
             assert any("Ray runtime started" in line for line in node.stdout)
@@ -199,6 +199,7 @@ for function, items in [(partial(die, folder=folder, deaths={9: 9}), range(8, 11
     treated, error = treated_and_error(function, items, config)
     print(treated, type(error).__name__, str(error)[:40], sep="|")
 print(treated_and_error(even, range(2), config.model_copy(update={"cpus": 64}))[1])
+print(*map_graphs(even, [2], config, "test", resources={"hlorank_measure": 1}))
 """
 
 
@@ -212,11 +213,12 @@ def test_nodes_of_a_ray_cluster_do_and_report_what_one_process_does(
         return done.stdout
 
     printed = shown(ON_RAY, cluster, str(tiny_collections / "raw"), settings().featurize.model_dump_json())
-    died, failed, full, refused = [line for line in printed.splitlines() if "(raylet)" not in line]
+    died, failed, full, refused, measured = [line for line in printed.splitlines() if "(raylet)" not in line]
     assert died.startswith("[8, 10]|ComputeError|test: 9: its worker died, WorkerCrashed")
     assert failed == "[0, 2]|DataError|a.npz: item: expected an even number, fo"
     assert full == "[]|OSError|[Errno 28] 1"
     assert refused == "compute=ray: no node of the cluster has what a task takes: CPU 64; see `ray status`"
+    assert measured == "2"
     assert _digests(tmp_path / "here") == _digests(tmp_path / "there")
     files = map(str, sorted((tiny_collections / "raw/layout/synthetic/random").rglob("*.npz")))
     main = "import sys; from hlorank.cli.main import main; sys.exit(main())"

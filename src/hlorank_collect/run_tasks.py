@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import platform
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,7 +45,7 @@ def run_tasks(
     record: Callable[[str, str | None], object] = lambda *_: None,
     check_machine: Callable[[], object] = machine.require_quiet,
     supervise: Callable[..., child_process.Outcome] = child_process.supervise,
-    side_by_side: bool = False,
+    cluster: Callable[..., Iterator[child_process.Outcome]] | None = None,
 ) -> Summary:
     """Measure programs in child processes; programs measured earlier with the same settings are kept.
 
@@ -53,9 +54,9 @@ def run_tasks(
         hang_seconds: seconds without a message after which a child process is killed.
         echo: called with one line per program.
         record: called with the name of each program, and the reason why it was left out; None if it is measured.
-        check_machine: called before the first program is measured; may end the run.
+        check_machine: called before the first program is measured, on a cluster before each; may end the run.
         supervise: measures one program.
-        side_by_side: run a program on each core, whose runtimes are estimated; otherwise one at a time.
+        cluster: `map_graphs` on nodes that measure, a program each at a time; None measures on this machine.
     """
     named: dict[str, Task] = {}
     for task in tasks:
@@ -69,12 +70,12 @@ def run_tasks(
     if summary.present:
         echo(f"measured already: {counted(len(summary.present), 'program')}")
     supervise = partial(supervise, hang_seconds=hang_seconds)
-    if waiting:
-        check_machine()
-    if side_by_side:
-        outcomes = in_threads(partial(supervise, progress=lambda _: None), [*waiting.values()])
+    outcomes: Iterator[child_process.Outcome]
+    if cluster is None:
+        outcomes = _measured_here(waiting, check_machine, supervise)
     else:
-        outcomes = _one_at_a_time(waiting, supervise)
+        measure = partial(_measure_on_node, check_machine=check_machine, supervise=supervise)
+        outcomes = cluster(measure, [*waiting.items()], title="Measuring")
     start = time.monotonic()
     for number, ((name, task), outcome) in enumerate(zip(waiting.items(), outcomes, strict=True), start=1):
         record(name, outcome.reason if outcome.about is None else None)
@@ -95,10 +96,12 @@ def _on_last_core(task: Task) -> Task:
     return dataclasses.replace(task, core=max(os.sched_getaffinity(0)))
 
 
-def _one_at_a_time(
-    waiting: Mapping[str, Task], supervise: Callable[..., child_process.Outcome]
+def _measured_here(
+    waiting: Mapping[str, Task], check_machine: Callable[[], object], supervise: Callable[..., child_process.Outcome]
 ) -> Iterator[child_process.Outcome]:
-    """Measure programs one after the other, with a progress bar."""
+    """Measure programs on this machine, with a progress bar."""
+    if waiting:
+        check_machine()
     bar = ProgressBar(
         console=Console(stderr=True),
         disable=not sys.stderr.isatty(),
@@ -117,9 +120,20 @@ def _one_at_a_time(
 
 
 def in_threads(
-    estimate: Callable[[Task], child_process.Outcome], waiting: Sequence[Task]
+    measure: Callable[[tuple[str, Task]], child_process.Outcome], waiting: Sequence[tuple[str, Task]], title: str
 ) -> Iterator[child_process.Outcome]:
     """Yield the outcomes of programs whose runtimes are estimated, in order; a child process runs for each core."""
     with ThreadPool(available_cores()) as pool:  # the process ends without waiting for its threads
-        outcomes, shown = pool.imap(estimate, waiting), sys.stderr.isatty()
-        yield from track(outcomes, "Estimates", len(waiting), console=Console(stderr=True), disable=not shown)
+        outcomes, shown = pool.imap(measure, waiting), sys.stderr.isatty()
+        yield from track(outcomes, f"{title} estimates", len(waiting), console=Console(stderr=True), disable=not shown)
+
+
+def _measure_on_node(
+    named: tuple[str, Task], check_machine: Callable[[], object], supervise: Callable[..., child_process.Outcome]
+) -> child_process.Outcome:
+    """Measure a program on the node of a cluster."""
+    try:
+        check_machine()
+    except ConfigError as error:
+        raise ConfigError(f"node {platform.node()}: {error}") from None
+    return supervise(_on_last_core(named[1]), progress=lambda _: None)

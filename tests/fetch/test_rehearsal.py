@@ -1,4 +1,4 @@
-"""`make tpugraphs` on generated archives of the official form, with a thousandth of the nodes and configurations."""
+"""`make tpugraphs` on generated archives of the official form, with a hundredth of the nodes and configurations."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ def generate(server: Server, folder: Path) -> set[tuple[str, str]]:
     valid, server.files["LICENSE"] = set[tuple[str, str]](), b"licence"
     for address in COLLECTIONS:
         collection, lists = Collection.parse(address), dict[str, list[int]]()
-        for size in graph_sizes(collection, configurations=0.02, nodes=0.02, graphs=0.05):
+        for size in graph_sizes(collection, configurations=0.2, nodes=0.2, graphs=0.05):
             write_sized_graph(size, collection, folder)
             if size.split == "valid":
                 lists[f"{collection.source}_{size.number:04d}"] = [*range(min(size.configurations, 50))]
@@ -52,7 +52,7 @@ def test_everything_is_fetched_trained_and_judged_once_and_continues(server: Ser
         return done.stdout
 
     indices = tmp_path / "absent"  # evaluate fails
-    server.faults += [Fault(stop_after=3), Fault(), Fault(stop_after=7_000)]
+    server.faults += [Fault(stop_after=3), Fault(), Fault(stop_after=70_000)]
     first = run("--collections", own, status=1)
     assert first.startswith("Expected for 4 steps")
     assert "layout_xla_random_best: train" in first

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from hlorank.compute import SERIAL, map_graphs
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection
 from hlorank.files import read_json, write_json
@@ -158,7 +159,7 @@ def test_a_child_ends_after_its_killed_parent(tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_estimates(tmp_path: Path) -> None:
     body = "at('compile', 'b' if task.left_out else 'a'); time.sleep(600)"
-    call = "[*run_tasks.in_threads(measure, [None])]"
+    call = "[*run_tasks.in_threads(measure, [None], 'Making')]"
     status, (pid,) = parent(tmp_path, body, "os.killpg(0, signal.SIGINT)", call)
     assert (status, psutil.pid_exists(pid)) == (-signal.SIGINT, False)
 
@@ -241,17 +242,20 @@ def test_programs_are_measured_once_and_one_that_cannot_be_does_not_affect_the_o
     assert collect([*changed, make("d")]) == Summary(["a.b", "d"], ["c"], {})
 
 
-def test_estimates_run_side_by_side_and_the_others_on_the_last_core(make: Make) -> None:
+def test_a_cluster_measures_what_one_machine_does(make: Make, tmp_path: Path) -> None:
     cores: list[int | None] = []
 
-    def noted(one: LayoutTask, **settings: Any) -> Outcome:
+    def on_node(one: LayoutTask, **settings: Any) -> Outcome:
         cores.append(one.core)
         return measures(one, **settings)
 
+    given: dict[str, Any] = {"supervise": on_node, "cluster": partial(map_graphs, settings=SERIAL)}
     tasks = [dataclasses.replace(make(name), core=core) for name, core in (("a.b", None), ("bad", 0), ("c", None))]
-    collect(tasks, supervise=noted)
+    assert collect(tasks, **given) == Summary(["a.b", "c"], [], EFFECTS)
     assert cores == [max(os.sched_getaffinity(0)), 0, max(os.sched_getaffinity(0))]
-    assert collect(tasks, side_by_side=True) == Summary([], ["a.b", "c"], EFFECTS)
+    assert collect(tasks, **given) == Summary([], ["a.b", "c"], EFFECTS)
+    with pytest.raises(ConfigError, match=r"^node .*: the machine is busy$"):
+        collect([make("d")], check_machine=busy, **given)
 
 
 def test_a_program_is_left_out_until_it_is_measured(make: Make, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,15 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hlorank.config import ConfigError, SegmentsConfig
+from hlorank.config import ConfigError, PartitionConfig, SegmentsConfig
+from hlorank.featurize.features import GraphFeatures
 from hlorank.files import DataError
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs
+from hlorank.partition.partitioners import partition_graph
+from hlorank.partition.segments import Partition, whole_graph
 from hlorank.training.gst.aggregator import Aggregator, StepCost
 from hlorank.training.gst.embedding_table import ENTRY_OVERHEAD, EmbeddingTable, entry_keys
 from hlorank.training.methods import METHODS
 from hlorank.training.step_plans import Step, StepPlanner
-from tests.graphs import make_inputs, make_model
+from tests.graphs import make_features, make_inputs, make_model
 from tests.models.dense_form import embed_rows
 
 ROWS = np.array([4, 1, 9, 7, 0])
@@ -166,6 +170,57 @@ def test_parts_of_a_segment_have_the_same_gradients(method: str, model: CostMode
         total = combine.run(1)
         results.append((total, torch.autograd.grad(total.square().sum(), list(model.encoder.parameters()))))
     torch.testing.assert_close(*results, rtol=1e-9, atol=1e-12)
+
+
+def trained_on(model: CostModel, graph: GraphInputs, method: str) -> list[Tensor]:
+    """Return scores and gradients of a step in which every segment has a gradient."""
+    segments = len(graph.segments)
+    scores = model.score(Steps(model, graph, method).run(*range(segments)), segments)
+    return [scores.detach(), *torch.autograd.grad(scores.square().mean(), list(model.parameters()))]
+
+
+def distance(features: GraphFeatures, cut: Partition, model: CostModel) -> float:
+    """Return the largest relative error of scores and gradients of a step on segments, against the whole graph."""
+    ours = trained_on(model, GraphInputs(features, cut), "gst")
+    theirs = trained_on(model, GraphInputs(features, whole_graph(features)), "full")
+    least = 0.1 * max(gradient.norm() for gradient in theirs[1:])
+    pairs = enumerate(zip(ours, theirs, strict=True))
+    return max(float((one - other).norm() / max(other.norm(), least * (i > 0))) for i, (one, other) in pairs)
+
+
+def cut_graph(features: GraphFeatures, max_nodes: int, halo: int, algorithm: str = "topological") -> Partition:
+    return partition_graph(features, PartitionConfig(algorithm=algorithm, max_nodes=max_nodes, halo=halo))
+
+
+CASES = {
+    "nodes": st.integers(16, 60),
+    "max_nodes": st.integers(4, 30),
+    "algorithm": st.sampled_from(["topological", "metis"]),
+    "seed": st.integers(0, 10**6),
+    "layers": st.integers(1, 3),
+    "beyond": st.integers(0, 1),
+    "attention": st.booleans(),
+}
+
+
+@settings(max_examples=25)
+@given(case=st.fixed_dictionaries(CASES))
+def test_a_halo_of_as_many_hops_as_layers_equals_training_on_the_whole_graph(case: dict[str, Any]) -> None:
+    features = make_features(nodes=case["nodes"], seed=case["seed"])
+    block = [*BLOCK, *["configuration_attention"] * case["attention"]]
+    model = make_model(blocks=case["layers"], block=block, pooling=["sum"])
+    partition = cut_graph(features, case["max_nodes"], case["layers"] + case["beyond"], case["algorithm"])
+    assert partition.segments > 1 or case["nodes"] <= case["max_nodes"]
+    assert distance(features, partition, model) < 1e-9
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_a_halo_of_fewer_hops_differs_from_training_on_the_whole_graph(layers: int) -> None:
+    """On a chain, where no other path joins the ends."""
+    features = replace(make_features(nodes=24), edge_index=np.array([(u, u - 1) for u in range(1, 24)]))
+    model = make_model(blocks=layers, pooling=["sum"])
+    assert distance(features, cut_graph(features, 12, layers), model) < 1e-9
+    assert distance(features, cut_graph(features, 12, layers - 1), model) > 1e-4
 
 
 ENTRY = 2 * 4 + ENTRY_OVERHEAD
