@@ -7,12 +7,15 @@ import os
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
+
+import psutil
 
 from hlorank.config import ConfigError
 from hlorank.files import DataError
@@ -37,6 +40,7 @@ _NO_TPU = {
     "TPU_MIN_LOG_LEVEL": "3",
     "TPU_STDERR_LOG_LEVEL": "3",
 }
+_ASLEEP = 10  # a child that waits for something, and uses no CPU time, gets so many times its limit
 _log = logging.getLogger(__name__)
 
 
@@ -89,14 +93,14 @@ def _attempt(
     process.start()
     writing.close()
     try:
-        while reading.poll(hang_seconds):
+        while _arrives(reading, psutil.Process(process.pid), hang_seconds):
             match reading.recv():
                 case Outcome() as outcome:
                     return outcome
                 case Progress() as last:
                     progress(last)
         slow = "it is slow, or a loop in it never ends"
-        return f"no progress for {hang_seconds:g} s (--hang-seconds): {slow}", last
+        return f"no progress in {hang_seconds:g} s of CPU time (--hang-seconds): {slow}", last
     except EOFError:
         process.join()
         return _reason(process.exitcode or 0, errors.read_text(errors="replace").strip().splitlines()), last
@@ -104,6 +108,18 @@ def _attempt(
         process.kill()
         process.join()
         reading.close()
+
+
+def _arrives(reading: Connection, child: psutil.Process, limit: float) -> bool:
+    """Wait for a message, or the end of the child; return False if the child hangs.
+
+    The limit is CPU time, so that other work on the machine costs no configuration.
+    """
+    used, latest = sum(child.cpu_times()[:2]), time.monotonic() + _ASLEEP * limit
+    while not reading.poll(min(1.0, limit)):
+        if sum(child.cpu_times()[:2]) - used > limit or time.monotonic() > latest:
+            return False
+    return True
 
 
 def _reason(status: int, lines: list[str]) -> str:

@@ -56,11 +56,15 @@ def run(user_module: Callable[[str, str], Path]) -> Run:
     return supervised
 
 
-def test_a_hang_costs_one_configuration_and_the_steps_and_the_result_arrive(run: Run) -> None:
+@pytest.mark.parametrize("hang", ["while True: pass", "time.sleep(600)"])
+def test_a_hang_costs_one_configuration_and_the_steps_and_the_result_arrive(
+    run: Run, hang: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_process, "_ASLEEP", 2)
     steps: list[Progress] = []
-    body = "if not task.left_out:\n  at('compile', 'bad')\n  time.sleep(600)\nat(str(os.sched_getaffinity(0)))"
-    reason = "no progress for 12 s (--hang-seconds): it is slow, or a loop in it never ends"
-    assert run(body, hang_seconds=12, progress=steps.append) == Outcome({"left_out": {"bad": reason}})
+    body = f"if not task.left_out:\n  at('compile', 'bad')\n  {hang}\nat(str(os.sched_getaffinity(0)))"
+    reason = "no progress in 6 s of CPU time (--hang-seconds): it is slow, or a loop in it never ends"
+    assert run(body, hang_seconds=6, progress=steps.append) == Outcome({"left_out": {"bad": reason}})
     assert [(step.stage, step.configuration) for step in steps] == [
         ("trace", None), ("compile", "bad"), ("trace", None), (f"{{{CORE}}}", None),
     ]  # fmt: skip

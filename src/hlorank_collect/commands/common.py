@@ -61,7 +61,7 @@ def add_program_arguments(group: argparse._ArgumentGroup) -> None:
 def add_machine_arguments(group: argparse._ArgumentGroup) -> None:
     """Add --core, --hang-seconds and --allow-busy."""
     group.add_argument("--core", type=int, metavar="N", help="CPU core to measure on (default: the last one)")
-    add_number(group, "--hang-seconds", 300, "time limit of one compilation", metavar="SECONDS")
+    add_number(group, "--hang-seconds", 300, "CPU time limit of one compilation", metavar="SECONDS")
     group.add_argument("--allow-busy", action="store_true", help="measure on a busy machine, with a warning")
 
 
