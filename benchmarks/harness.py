@@ -23,7 +23,7 @@ from hydra.errors import HydraException
 
 from hlorank.config import Config, ConfigError, import_plugin, parse
 from hlorank.data.collection import Collection
-from hlorank.files import SPEC, DataError, fingerprint, one_line, read_json
+from hlorank.files import SPEC, DataError, fingerprint, one_line, read_json, write_json
 from hlorank.runs.store import error_lines
 from hlorank.stages.command import load_composed
 
@@ -215,26 +215,48 @@ def training_key(config: Config, data: str) -> str:
 
 
 def train_and_evaluate(config: Config, model: Path, report: Path) -> tuple[dict[str, Any], pd.DataFrame]:
-    """Train and evaluate what a configuration names; return the figures of the training, and a row for each graph."""
+    """Train, unless that is done, and evaluate; return the figures of the training, and a row for each graph."""
     import logging
 
     from safetensors.numpy import load_file
+
+    from hlorank.stages.train import train
+
+    logging.disable(logging.INFO)
+    known = model / "figures.json"
+    if not known.exists():
+        start = time.process_time()
+        tau = train(config, model)
+        figures = {
+            "parameters": sum(array.size for array in load_file(model / "weights.safetensors").values()),
+            "steps": read_json(model / "spec.json")["steps"],
+            "cpu_seconds": round(time.process_time() - start, 1),
+            "valid_tau": None if tau is None else round(tau, 4),
+        }
+        write_json(known, figures)
+    return read_json(known), _evaluated(config, model, report)
+
+
+def networks_alone(config: Config, model: Path, report: Path) -> tuple[float, pd.DataFrame]:
+    """Evaluate the networks of a blend; return their mean Kendall tau on valid, and a row for each graph."""
+    import torch
+
+    from hlorank.models.serialization import load_model, save_model
+
+    members, spec = load_model(model, torch.device("cpu"))
+    taus = pd.read_csv(model / "history.csv").groupby("member")["valid_kendall_tau"].max()
+    model, report = model / "networks", report / "networks"
+    save_model(model, members, spec.model_copy(update={"baselines": [], "weights": []}))
+    return round(float(taus.mean()), 4), _evaluated(config, model, report)
+
+
+def _evaluated(config: Config, model: Path, report: Path) -> pd.DataFrame:
     from scipy.stats import somersd
 
     from hlorank.evaluation.evaluate import evaluate
     from hlorank.evaluation.graph_report import PER_GRAPH, PREDICTIONS
-    from hlorank.stages.train import train
 
-    logging.disable(logging.INFO)
-    start = time.process_time()
-    tau = train(config, model)
-    figures = {
-        "parameters": sum(array.size for array in load_file(model / "weights.safetensors").values()),
-        "steps": read_json(model / "spec.json")["steps"],
-        "cpu_seconds": round(time.process_time() - start, 1),
-        "valid_tau": None if tau is None else round(tau, 4),
-    }
     evaluate(config, model, report)
     graphs, ranks = pd.read_csv(report / PER_GRAPH), pd.read_csv(report / PREDICTIONS).groupby("graph")
     of_pairs = {name: somersd(part["measured_rank"], part["predicted_rank"]).statistic for name, part in ranks}
-    return figures, graphs.assign(somers_d=graphs["graph"].map(of_pairs))
+    return graphs.assign(somers_d=graphs["graph"].map(of_pairs))

@@ -49,10 +49,10 @@ import comparison  # type: ignore[import-not-found] # as above
 import harness  # type: ignore[import-not-found] # same folder
 import numpy as np
 import pandas as pd
-from folds import BUNDLED, COLLECTIONS, JOINED, NO_OPERANDS, TPU, Fold, address_of, available, folds_of, prepared  # type: ignore[import-not-found] # as above
+from folds import COLLECTIONS, JOINED, NO_OPERANDS, TPU, Fold, address_of, available, folds_of, judged_files, prepared  # type: ignore[import-not-found] # as above
 
 from hlorank.config import ConfigError, Split
-from hlorank.data.collection import Collection, graph_files, read_graph, sidecar_path
+from hlorank.data.collection import Collection, read_graph, sidecar_path
 from hlorank.files import fingerprint, read_json, write_json
 from hlorank.metrics import kendall_tau
 from hlorank.terminal import min_int
@@ -105,6 +105,7 @@ ABLATIONS: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 """Overrides that remove one part of an experiment, or replace it by the plain one."""
+ALONE = ABLATIONS["best_layout"]["without blended baselines"]
 CELL = ["collection", "experiment", "fold", "seed"]
 COLUMNS = [*CELL, "split", "fingerprint", "parameters", "steps", "cpu_seconds", "valid_tau", "settings"]
 FIGURES = ["kendall_tau", "opa", "slowdown_1", "slowdown_5", "slowdown_10", "noise_ceiling", "somers_d"]
@@ -189,19 +190,26 @@ def started(cell: Cell) -> Cell:
     if cell.fold.start is None or cell.experiment in (*TREES, *RULES):
         return cell
     start = cell._replace(fold=cell.fold.start)
-    model = start.place[0] / "models" / start.key
-    if not (model / "run.json").exists():
-        harness.train_and_evaluate(start.config(), model, start.place[0] / "reports" / start.key)
+    model, report = (start.place[0] / name / start.key for name in ("models", "reports"))
+    harness.train_and_evaluate(start.config(), model, report)
     return cell._replace(fold=cell.fold.of_networks, overrides=(*cell.overrides, f"paths.pretrained={model}", *FURTHER))
 
 
 def run_cell(cell: Cell) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Train and evaluate; return the cell's row, and one for each graph."""
-    place, key = cell.place[0], cell.key
-    cell = tuned(started(cell))
-    config = cell.config()
-    figures, graphs = harness.train_and_evaluate(config, *(place / name / key for name in ("models", "reports")))
-    settings = " ".join(cell.overrides) if cell.experiment in TREES else ""
+    """Train and evaluate, unless that is done; return the cell's row, and one for each graph.
+
+    `NETWORKS` are those of the best experiment, which trains once for both.
+    """
+    key, own = cell.key, cell
+    if cell.experiment == NETWORKS:
+        kept = tuple(text for text in cell.overrides if text not in ALONE)
+        own = cell._replace(experiment="best_layout", overrides=kept)
+    model, report = (own.place[0] / name / own.key for name in ("models", "reports"))
+    own = tuned(started(own))
+    figures, graphs = harness.train_and_evaluate(own.config(), model, report)
+    if cell.experiment == NETWORKS:
+        figures["valid_tau"], graphs = harness.networks_alone(cell.config(), model, report)
+    settings = " ".join(own.overrides) if cell.experiment in TREES else ""
     own = (cell.fold.collection, cell.experiment, cell.fold.number, cell.seed)
     row = {**dict(zip(CELL, own, strict=True)), **figures, "split": cell.split, "fingerprint": key}
     graphs["family"], graphs["fingerprint"] = graphs["graph"].map(cell.fold.families), key
@@ -242,11 +250,12 @@ def chosen(arguments: argparse.Namespace, collection: str) -> dict[str, tuple[st
             f"best_{kind} {name}".strip(): (f"experiment=best_{kind}", *budget, *of) for name, of in variants.items()
         }
     # Baselines on whole graphs: the pooled features of pruned ones ranked valid worse.
-    alone = {NETWORKS: ("experiment=best_layout", *ABLATIONS["best_layout"]["without blended baselines"], *budget)}
+    best = "experiment=best_layout_tpu" if collection in NO_OPERANDS else "experiment=best_layout"
+    of_best = {"best_layout": (best, *budget), NETWORKS: (best, *ALONE, *budget)}
     return {
         name: (f"method={name}", "featurize.prune_hops=null", *data)
         if name in (*TREES, *RULES)
-        else alone.get(name, (f"experiment={name}", *budget))
+        else of_best.get(name, (f"experiment={name}", *budget))
         for name in names
     }
 
@@ -370,7 +379,7 @@ def compiled(place: str) -> dict[str, float]:
     if place not in TPU:
         return {}
     taus = []
-    for path in graph_files(harness.ROOT / "data" / BUNDLED[place], Collection.parse(place), None):
+    for path in judged_files(place):
         runtime, parts = read_graph(path, "layout").measurements.runtime, read_json(sidecar_path(path))["parts"]
         taus.append([kendall_tau(parts[mark], runtime) for mark in MARKS])
     return dict(zip(MARKS, np.mean(taus, axis=0), strict=True))

@@ -16,10 +16,12 @@ from torch import Tensor
 from hlorank.files import DataError, read_json, write_json
 from hlorank.metrics import kendall_tau
 from hlorank.models.baselines.baseline import load_blended
+from hlorank.models.baselines.pooled_features import PooledGraph
 from hlorank.models.baselines.predictors import Linear
 from hlorank.models.cost_model import CostModel
+from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.scoring import load_trained
-from hlorank.models.serialization import load_model, sealed
+from hlorank.models.serialization import input_sizes, load_model, sealed
 from hlorank.stages.train import train
 from hlorank.training.baselines.fit_baseline import blend, fit_baseline
 from hlorank.training.prepare import prepare
@@ -117,15 +119,16 @@ def test_models_and_baselines_are_saved_and_scored_together(settings: Settings, 
         baselines = [one.score(features, MEMORY) for one in load_blended(tmp_path / "joined", spec)]
         every = [model.score(features, cut), *baselines]
         expected = np.average([standardized(one) for one in every], axis=0, weights=spec.weights)
-        np.testing.assert_allclose(scorer.score(features, cut), expected, atol=1e-6)
+        np.testing.assert_allclose(standardized(scorer.score(features, cut)), standardized(expected), atol=1e-6)
         rows, labels = validation_targets(features, config.trainer.validation_configs)
         joined = np.average([standardized(one[rows]) for one in every], axis=0, weights=spec.weights)
         taus.append(kendall_tau(joined, labels))
         parts.append([kendall_tau(one[rows], labels) for one in every])
     assert tau == pytest.approx(np.mean(taus))
     alone = np.mean(parts, axis=0)
-    np.testing.assert_allclose(spec.weights, np.exp((alone - alone.max()) / 0.03))
-    assert np.mean(taus) > alone[0]
+    assert spec.weights[0] == 0  # networks of two epochs
+    np.testing.assert_allclose(spec.weights[1:], np.exp((alone[1:] - alone.max()) / 0.03))
+    assert np.mean(taus) >= alone.max()
 
     path, content, scores = tmp_path / "joined" / "spec.json", read_json(tmp_path / "joined" / "spec.json"), []
     count = 1 + len(spec.baselines)
@@ -133,29 +136,39 @@ def test_models_and_baselines_are_saved_and_scored_together(settings: Settings, 
         write_json(path, sealed({**content, "weights": given}))
         scores.append(load_trained(tmp_path / "joined", MEMORY).score(features, cut))
     np.testing.assert_array_equal(scores[0], scores[1])
-    assert not np.allclose(scores[0], scores[2])
+    expected = np.average([standardized(one) for one in every], axis=0, weights=given)
+    np.testing.assert_allclose(scores[2], expected, atol=1e-6)
     wrong: list[dict[str, Any]] = [{"baselines": [name] * (count - 1)} for name in ("xgboost", "no_baseline")]
-    wrong += [{"baselines": [], "weights": []}, {"weights": [0.0] * count}, {"weights": [1.0] * (count + 1)}]
+    wrong += [
+        {"baselines": [], "weights": []},
+        {"weights": [1.0, 0.0] + [1.0] * (count - 2)},
+        {"weights": [1.0] * (count + 1)},
+    ]
     for changed in wrong:
         write_json(path, sealed({**content, **changed}))
         with pytest.raises(DataError):
             load_trained(tmp_path / "joined", MEMORY)
 
 
-@pytest.mark.parametrize("graphs", [1, 2])
-def test_unsupported_baselines_do_not_join(graphs: int, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first of two baselines ranks the graphs of valid as the networks do not; the second ranks in its reverse."""
+@pytest.mark.parametrize(("graphs", "networks", "weights"), [(1, 0, [1]), (2, 0, [0, 1]), (2, 1, [1])])
+def test_only_supported_parts_join(
+    graphs: int, networks: int, weights: list[float], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One baseline ranks the graphs of valid well, the other in its reverse, and networks do not or as well."""
     config = settings(ensemble__baselines="[linear_ranking,linear_ranking]")
     setup = prepare(config, ALONE)
     good = fit_baseline(setup, "linear_ranking", 0).predictors[0][1]
     assert isinstance(good, Linear)
     parts = {0: good, 1: Linear(-good.weight, good.scale)}
-    fits = "hlorank.training.baselines.fit_baseline.fit_baseline"
-    monkeypatch.setattr(fits, lambda _, name, seed: Trained(predictors=[(name, parts[seed])]))
-    monkeypatch.setattr(
-        "hlorank.training.baselines.fit_baseline.score_configurations", lambda _, graph, rows, __: np.zeros(len(rows))
-    )
+    fits = "hlorank.training.baselines.fit_baseline"
+    monkeypatch.setattr(f"{fits}.fit_baseline", lambda _, name, seed: Trained(predictors=[(name, parts[seed])]))
+
+    def score(_: CostModel, graph: GraphInputs, rows: NDArray[np.int64], __: int) -> NDArray[np.float64]:
+        pooled = PooledGraph(graph.features, input_sizes(setup.graphs.store.spec))
+        return networks * good.score(pooled, rows)
+
+    monkeypatch.setattr(f"{fits}.score_configurations", score)
     setup = dataclasses.replace(setup, train=setup.train[:graphs])
     blended = blend(setup, Trained(members=[cast("CostModel", None)]))
-    joined = [predictor for _, predictor in blended.predictors]
-    assert joined == ([good] if graphs > 1 else [])
+    assert [predictor for _, predictor in blended.predictors] == [good] * (len(weights) - 1)
+    assert blended.weights == weights

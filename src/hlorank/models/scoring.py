@@ -234,6 +234,8 @@ class TrainedModel:
         self.spec, self.partition, self._weights = spec, None, None
         if isinstance(spec, ModelSpec):
             self.partition, self._weights = None if spec.whole_graph else spec.partition, spec.weights or None
+        if self._weights and not self._weights[0]:
+            members, self._weights = [], self._weights[1:]
         self._members, self._baselines, self._memory_bytes = members, baselines, memory_bytes
 
     def score(self, features: GraphFeatures, partition: Partition | None) -> Float64:

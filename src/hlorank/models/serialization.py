@@ -55,8 +55,8 @@ class ModelSpec(Spec):
     partition_fingerprint: str  # fingerprint of the partition of the training, empty for whole graphs
     members: StrictInt = Field(ge=1)  # number of models of this kind in the folder, above 1 for an ensemble
     baselines: list[str] = Field(default_factory=list)  # baselines in the folder that are blended with the models
-    # the weights of the mean of the models and of each baseline; empty for equal ones
-    weights: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=list)
+    # the weights of the mean of the models, 0 where baselines alone rank better, and of each baseline; empty for equal
+    weights: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(default_factory=list)
 
     @model_validator(mode="before")
     @classmethod

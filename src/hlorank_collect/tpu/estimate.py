@@ -55,7 +55,9 @@ CORES: Mapping[str, Core] = {
 """Backend -> what a program runs on (Wikipedia, "Tensor Processing Unit", and Google Cloud's pages of each chip)."""
 
 
-PARTS = ("cycles", "moved", "prefetched", "padded", "copies", "kernels")
+BYTES_PARTS = ("padded", "copies", "kernels")
+"""Sums of a `Cost` that tell something before code generation."""
+PARTS = ("cycles", "moved", "prefetched", *BYTES_PARTS)
 """Sums of a `Cost`."""
 
 

@@ -16,7 +16,7 @@ from hlorank.hlo.layout_space import Float64, Layouts, configuration_name
 from hlorank_collect import machine, xla
 from hlorank_collect.compiled_layouts import Attempts, Tried, check_pure, named_failures
 from hlorank_collect.program import Program
-from hlorank_collect.tpu.estimate import CORES, PARTS, Cost, OptimizedModule
+from hlorank_collect.tpu.estimate import BYTES_PARTS, CORES, PARTS, Cost, OptimizedModule
 from hlorank_collect.tpu.proposals import Assignment
 
 CODE = "code generation"
@@ -120,5 +120,6 @@ class EstimatedLayouts(Tried[Layouts, Cost]):
         """Return what the JSON file says about the costs of configurations that compile."""
         costs = [self._results[configuration_name(configuration)] for configuration in configurations]
         unknown = reduce(operator.or_, (cost.unknown for cost in costs if cost.model == "cycles"), Counter[str]())
-        parts = {name: [round(getattr(cost, name)) for cost in costs] for name in PARTS}
+        names = PARTS if self._default.model == "cycles" else BYTES_PARTS
+        parts = {name: [round(getattr(cost, name)) for cost in costs] for name in names}
         return {"estimated_by": self._default.model, "unknown": dict(sorted(unknown.items())), "parts": parts}

@@ -71,8 +71,8 @@ def load_blended(folder: Path, spec: ModelSpec) -> list[Baseline]:
     """
     if unknown := [name for name in spec.baselines if name not in BASELINES]:
         raise DataError("baselines", f"names of {', '.join(BASELINES)}", ", ".join(unknown), file=folder / SPEC)
-    if len(spec.weights) not in (0, expected := 1 + len(spec.baselines)):
-        raise DataError("weights", f"{expected} numbers", len(spec.weights), file=folder / SPEC)
+    if len(spec.weights) not in (0, expected := 1 + len(spec.baselines)) or not all(spec.weights[1:]):
+        raise DataError("weights", f"{expected} numbers, not 0 for baselines", [*spec.weights], file=folder / SPEC)
     arrays = load_file(folder / WEIGHTS) if spec.baselines else {}
     blended = list[Baseline]()
     known: dict[bytes, Baseline] = {}

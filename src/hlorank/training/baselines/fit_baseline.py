@@ -118,10 +118,11 @@ def _validate(fit: Fit, store: FeatureStore, valid: Sequence[str], max_targets: 
 def blend(setup: Setup, trained: Trained) -> Trained:
     """Fit the baselines of `ensemble.baselines`, and join those that validation supports with the networks.
 
-    The n-th baseline of a name has seed + n - 1. Baselines are tried by descending tau, which is the mean Kendall tau
-    over the graphs of valid, and join where this raises the tau of the blend. Weights are proportional to
-    exp(tau / 0.03), with the tau of each baseline and that of the networks together. Nothing joins where fewer than two
-    graphs train, or fewer than two others validate. The result has the tau of the blend.
+    The n-th baseline of a name has seed + n - 1. The networks together are a part of the blend, and so is each
+    baseline. Parts are taken by descending tau, which is the mean Kendall tau over the graphs of valid: the first in
+    any case, others where this raises the tau of the blend, with weights proportional to exp(tau / 0.03); networks that
+    do not join have weight 0. There are only networks where fewer than two graphs train, or fewer than two others
+    validate. The result has the tau of the blend.
     """
     config = setup.config
     names, seed, memory_bytes = config.ensemble.baselines, config.seed, config.evaluate.memory_bytes
@@ -149,12 +150,13 @@ def blend(setup: Setup, trained: Trained) -> Trained:
         blended = [(mean_of_members([scores[part] for part in parts], weights), labels) for scores, labels in ranked]
         return float(np.mean([kendall_tau(*pair) for pair in blended])), weights
 
-    parts = [0]
-    tau, weights = joined(parts)
-    for part in 1 + np.argsort(-alone[1:], kind="stable"):
+    parts, tau, weights = list[int](), -np.inf, list[float]()
+    for part in np.argsort(-alone, kind="stable"):
         found, found_weights = joined(tried := sorted([*parts, int(part)]))
         if found > tau:
             parts, tau, weights = tried, found, found_weights
+    if 0 not in parts:
+        parts, weights = [0, *parts], [0.0, *weights]
     shown = zip(["networks", *(names[part - 1] for part in parts[1:])], weights, strict=True)
     log.info("weights: %s", ", ".join(f"{name} {weight:.2f}" for name, weight in shown))
     return replace(trained, predictors=[predictors[part - 1] for part in parts[1:]], weights=weights, tau=tau)
