@@ -18,8 +18,8 @@ COPY constraints.txt ./
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN pip install --no-deps --index-url "$TORCH_INDEX" "$(grep '^torch==' constraints.txt)"
 COPY pyproject.toml README.md LICENSE ./
-COPY src/hlorank/__init__.py src/hlorank/
-ARG EXTRAS=postgresql,ray,sweep
+COPY src/hlorank/__init__.py src/hlorank/version.py src/hlorank/
+ARG EXTRAS=pipeline,postgresql,ray,sweep
 RUN pip install -c constraints.txt -e ".[$EXTRAS]"
 
 COPY --chown=hlorank:hlorank . .

@@ -23,7 +23,7 @@ install: $(READY) ## Install hlorank and its tools into .venv (the other targets
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[dev,collect,zoo,postgresql,ray,sweep,rivals]'
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[pipeline,dev,collect,zoo,postgresql,ray,sweep,rivals]'
 	python scripts/plots_page.py
 	@touch $@
 
@@ -61,7 +61,7 @@ coverage: $(READY) ## Run the tests but the slow ones, and show the lines that t
 lower-bounds: ## Run part of the tests with the lowest versions that pyproject.toml allows, in .venv-lower
 	$(PYTHON) -m venv .venv-lower
 	$(PYTHON) scripts/lower_bounds.py > .venv-lower/constraints.txt
-	.venv-lower/bin/python -m pip install --quiet -c .venv-lower/constraints.txt -e '.[dev,sweep,rivals]'
+	.venv-lower/bin/python -m pip install --quiet -c .venv-lower/constraints.txt -e '.[pipeline,dev,sweep,rivals]'
 	.venv-lower/bin/python -m pytest -n 2 -W ignore::DeprecationWarning tests/config tests/data tests/featurize tests/partition tests/models tests/training
 
 # The workers of mypy fail on a very busy machine, where they start in more than a few seconds.
@@ -87,6 +87,6 @@ bench: $(READY) ## Run the benchmarks in their quick form
 	for benchmark in $$(grep -l -e --quick benchmarks/*.py); do python $$benchmark --quick || exit 1; done
 
 clean: ## Remove everything that the pipeline and the tools made, .venv included
-	rm -rf $(VENV) .venv-lower .hlorank data/code data/raw data/features data/segments data/downloads models multirun tpugraphs
+	rm -rf $(VENV) .venv-lower .hlorank build dist data/code data/raw data/features data/segments data/downloads models multirun tpugraphs
 	git clean -qfdX reports
 	rm -rf mlflow.db* mlartifacts mlruns dvc_plots report.html .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage

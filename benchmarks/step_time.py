@@ -75,7 +75,7 @@ class Workload:
         features = featurize_graph(measured, spec)
         torch.manual_seed(0)
         place = torch.device(device)
-        cut = partition_graph(features, PartitionConfig(algorithm="topological", max_nodes=MAX_NODES, halo=0))
+        cut = partition_graph(features, PartitionConfig(algorithm="topological", max_nodes=MAX_NODES))
         return cls(
             GraphInputs(features, cut),
             GraphInputs(features, whole_graph(features)),

@@ -13,8 +13,9 @@ def main() -> None:
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for group in (project["dependencies"], *project["optional-dependencies"].values()):
         for requirement in group:
-            # A constraint has no extras.
-            sys.stdout.write(re.sub(r"(\[\w+\])?[>=]=([^,]+).*", r"==\2", requirement) + "\n")
+            if not requirement.startswith("hlorank["):  # another of the groups
+                # A constraint has no extras.
+                sys.stdout.write(re.sub(r"(\[\w+\])?[>=]=([^,]+).*", r"==\2", requirement) + "\n")
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ def _choices(group: str) -> str:
     names = sorted(path.stem for path in (ROOT / "conf").glob(f"{group}/*.yaml")) if group else []
     if len(names) < 2:
         return ""
-    defaults = OmegaConf.select(OmegaConf.load(ROOT / "conf" / "config.yaml"), "defaults")
+    defaults = OmegaConf.select(OmegaConf.load(ROOT / "conf" / "base.yaml"), "defaults")
     shown = [f"`{name}` (default)" if {group: name} in defaults else f"`{name}`" for name in names]
     return f"Choices of `{group}=`: {', '.join(shown)}.\n\n"
 

@@ -6,7 +6,7 @@
 # one reads. Each collection is prepared by a process of its own, and then each training, without the stages before, whose
 # files DVC would lock. `dvc repro` alone gives the same, in about twice the time.
 set -euo pipefail
-dvc status --quiet && echo "Data and pipelines are up to date." && exit
+dvc status --quiet dvc.yaml && echo "Data and pipelines are up to date." && exit
 named='2>&1 | sed "s#^#{} | #"'  # which collection or training a line belongs to
 each() { xargs -P "${JOBS}" -I {} bash -o pipefail -c "dvc --wait-for-lock repro $1 $named"; }
 JOBS=${1:-3}

@@ -10,7 +10,7 @@ from hlorank.config import ModelConfig
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs, InputSizes
-from hlorank.partition.segments import Partition, halo_rows, local_codes, whole_graph
+from hlorank.partition.segments import Partition, local_codes, whole_graph
 
 MODEL = ModelConfig(
     width=6,
@@ -95,14 +95,12 @@ def make_features(
     )
 
 
-def make_inputs(segments: int = 1, halo: int = 0, **graph: Any) -> GraphInputs:
-    """Make the inputs of a random graph, cut at random into segments with halos; other arguments are the graph's."""
+def make_inputs(segments: int = 1, **graph: Any) -> GraphInputs:
+    """Make the inputs of a random graph, cut at random into segments; other arguments are the graph's."""
     features = make_features(**graph)
     if segments == 1:
         return GraphInputs(features, whole_graph(features))
     segment_of = np.random.default_rng(1).permutation(np.arange(features.nodes) % segments).astype(np.int32)
     configurations = features.configurations
     assert isinstance(configurations, LayoutFeatures)
-    near = halo_rows(features, segment_of, halo)
-    partition = Partition(segment_of, local_codes(configurations, segment_of, near), near)
-    return GraphInputs(features, partition)
+    return GraphInputs(features, Partition(segment_of, local_codes(configurations, segment_of)))

@@ -20,6 +20,7 @@ import pytest
 
 from hlorank.compute import SERIAL, ComputeError, map_graphs
 from hlorank.config import ComputeConfig, ConfigError, import_plugin
+from hlorank.config.extras import named_extra
 from hlorank.data.collection import Collection
 from hlorank.featurize.featurize_collection import featurize_collection
 from hlorank.files import DataError, sha256_file
@@ -154,8 +155,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         address = f"127.0.0.1:{free_port()}"
         options = ["--head", "--block", "--disable-usage-stats", "--include-dashboard=false", f"--temp-dir={root}"]
         options += [f"--port={address[10:]}", "--node-ip-address=127.0.0.1", "--num-cpus=2"]
-        start = command("ray", "start", *options, '--resources={"hlorank_measure": 1}')
-        with subprocess.Popen(start, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as node:
+        with subprocess.Popen(
+            command("ray", "start", *options), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as node:
             assert node.stdout is not None
             assert any("Ray runtime started" in line for line in node.stdout)
             yield address
@@ -199,7 +201,6 @@ for function, items in [(partial(die, folder=folder, deaths={9: 9}), range(8, 11
     treated, error = treated_and_error(function, items, config)
     print(treated, type(error).__name__, str(error)[:40], sep="|")
 print(treated_and_error(even, range(2), config.model_copy(update={"cpus": 64}))[1])
-print(*map_graphs(even, [2], config, "test", resources={"hlorank_measure": 1}))
 """
 
 
@@ -213,12 +214,11 @@ def test_nodes_of_a_ray_cluster_do_and_report_what_one_process_does(
         return done.stdout
 
     printed = shown(ON_RAY, cluster, str(tiny_collections / "raw"), settings().featurize.model_dump_json())
-    died, failed, full, refused, measured = [line for line in printed.splitlines() if "(raylet)" not in line]
+    died, failed, full, refused = [line for line in printed.splitlines() if "(raylet)" not in line]
     assert died.startswith("[8, 10]|ComputeError|test: 9: its worker died, WorkerCrashed")
     assert failed == "[0, 2]|DataError|a.npz: item: expected an even number, fo"
     assert full == "[]|OSError|[Errno 28] 1"
     assert refused == "compute=ray: no node of the cluster has what a task takes: CPU 64; see `ray status`"
-    assert measured == "2"
     assert _digests(tmp_path / "here") == _digests(tmp_path / "there")
     files = map(str, sorted((tiny_collections / "raw/layout/synthetic/random").rglob("*.npz")))
     main = "import sys; from hlorank.cli.main import main; sys.exit(main())"
@@ -247,5 +247,5 @@ def test_an_address_without_a_cluster_is_refused_at_once_and_a_missing_extra_is_
     with pytest.raises(ConfigError, match=rf"^compute\.address={address}: no Ray cluster answers: .*ray start"):
         list(map_graphs(work.even, [2], compute_config(form="ray", address=address), "test"))
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"Ray is not installed; pip install .*ray"):
+    with pytest.raises(ConfigError, match=r"pip install 'hlorank\[ray\]'"), named_extra("this"):
         list(map_graphs(work.even, [2], compute_config(form="ray", address="auto"), "test"))

@@ -57,7 +57,8 @@ def test_messages_are_one_printable_line() -> None:
     assert files.first_line(ValueError("\na\nb")) == "a"
 
 
-def test_paths_of_the_configuration_are_portable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_of_the_configuration_are_portable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(files.SHARED_VARIABLE, "/some/where")
     monkeypatch.setenv("HOME", "/home/me")
     for path, resolved in {
@@ -66,8 +67,11 @@ def test_paths_of_the_configuration_are_portable(monkeypatch: pytest.MonkeyPatch
         "$HLORANK_SHARED_NOT/x": "$HLORANK_SHARED_NOT/x",
         "~/x": "/home/me/x",
         "data/x": "data/x",
+        "data/sample/x": str(files.bundled("sample") / "x"),
     }.items():
         assert files.resolve_path(path) == files.resolve_path(Path(path)) == Path(resolved)
+    Path("data/sample").mkdir(parents=True)
+    assert files.resolve_path("data/sample/x") == Path("data/sample/x")
     monkeypatch.setenv(files.SHARED_VARIABLE, "")
     assert files.shared_dir() == Path("../shared")
 

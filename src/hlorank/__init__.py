@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hlorank import datasets as datasets
     from hlorank.evaluation.evaluator import Evaluator as Evaluator
     from hlorank.hlo.layout_json import apply_configuration as apply_configuration
+    from hlorank.ranking.ranked import Ranking
     from hlorank.ranking.ranker import Ranker
 
 from hlorank.version import __version__ as __version__
@@ -37,12 +38,47 @@ def load(model: str | Path) -> Ranker:
         model: a model folder, an MLflow run id, `runs:/<run id>/model`, or `models:/<name>@<alias>`.
 
     Raises:
+        ConfigError: PyTorch is not installed, which the extra `rank` installs.
         DataError: `model` does not exist, is damaged or changed, or another version of hlorank wrote it.
     """
-    from hlorank.ranking.ranker import Ranker
+    from hlorank.config.extras import named_extra
     from hlorank.runs.find import model_folder
 
-    return Ranker(model_folder(model))
+    with named_extra("hlorank.load"):
+        from hlorank.ranking.ranker import Ranker
+
+        return Ranker(model_folder(model))
+
+
+def rank(
+    program: str | Path, model: str | Path | None = None, *, top: int = 10, candidates: int = 256, seed: int = 0
+) -> Ranking:
+    """Rank the configurations of a program from fastest to slowest; nothing is run.
+
+    Args:
+        program: a file, as of `hlorank rank`: a program in any form, for which candidates are drawn, or an npz file.
+        model: as of `load`; by default the ranker of the package that fits the program, which the result names.
+        top: configurations in the table of the result.
+        candidates: layout configurations that are drawn; the first one is the compiler's default.
+        seed: seed of the candidates.
+
+    Raises:
+        ConfigError: no ranker of the package fits, or several do, or the extra `rank` is not installed.
+        DataError: the program or the model cannot be read, or the program has nothing to configure.
+    """
+    from hlorank.config.extras import named_extra
+
+    with named_extra("hlorank.rank"):
+        from hlorank.ranking.ranked import rank_program
+        from hlorank.ranking.ranker import Ranker
+        from hlorank.ranking.rankers import fitting_ranker
+        from hlorank.runs.find import model_folder
+
+        path = Path(program)
+        if model is not None:
+            return rank_program(path, Ranker(model_folder(model)), str(model), top, candidates, seed)
+        folder, card = fitting_ranker([path])
+        return rank_program(path, Ranker(folder), card.name, top, candidates, seed)
 
 
 def __getattr__(name: str) -> Any:

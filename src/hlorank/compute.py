@@ -17,13 +17,13 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from hlorank.config import ComputeConfig, ConfigError, import_plugin
@@ -65,7 +65,6 @@ def map_graphs(
     title: str,
     *,
     outputs: Iterable[Path] = (),
-    resources: Mapping[str, float] = MappingProxyType({}),
 ) -> Iterator[Result]:
     """Yield the result of each item, in order; a bounded number of results waits for the result of an earlier item.
 
@@ -78,7 +77,6 @@ def map_graphs(
         settings: where the calls run, and how often the call of a dead worker is repeated.
         title: label of the progress bar on a terminal.
         outputs: folders that `function` writes to, which the nodes of a cluster must share.
-        resources: custom resources that a call takes of its node of a cluster, by name.
     """
     from rich.console import Console  # not with each command: these packages and joblib take half a second
     from rich.progress import track
@@ -88,7 +86,7 @@ def map_graphs(
     failures: list[BaseException] = []
     # A dead process ends all other calls, too; a dead task of a cluster does not.
     repeats = settings.retries if settings.form == "ray" else max(1, settings.retries)
-    with _workers(settings, outputs, resources) as workers:
+    with _workers(settings, outputs) as workers:
         for _ in track(range(len(items)), title, console=Console(stderr=True), disable=not sys.stderr.isatty()):
             missing = max(not pending, workers.capacity() - len(pending))  # negative for a cluster that lost a node
             pending.extend((item, workers.start(function, item)) for item in itertools.islice(source, missing))
@@ -143,7 +141,7 @@ def _name(item: object) -> str:
 
 
 @contextmanager
-def _workers(settings: ComputeConfig, outputs: Iterable[Path], resources: Mapping[str, float]) -> Iterator[_Workers]:
+def _workers(settings: ComputeConfig, outputs: Iterable[Path]) -> Iterator[_Workers]:
     """Yield the place where calls run; processes are killed where the work ends early."""
     if settings.form == "serial":
         yield _Workers(_call_here, lambda: 1)
@@ -157,7 +155,7 @@ def _workers(settings: ComputeConfig, outputs: Iterable[Path], resources: Mappin
             raise
     else:
         with _connected(str(settings.address)) as ray, ExitStack() as marks:
-            yield _cluster(ray, settings, [marks.enter_context(_marked(folder)) for folder in outputs], resources)
+            yield _cluster(ray, settings, [marks.enter_context(_marked(folder)) for folder in outputs])
 
 
 def _call_here(function: Callable[[Item], Result], item: Item) -> Future[Result]:
@@ -214,16 +212,16 @@ def end_with_parent(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _cluster(ray: ModuleType, settings: ComputeConfig, marks: Iterable[Path], custom: Mapping[str, float]) -> _Workers:
+def _cluster(ray: ModuleType, settings: ComputeConfig, marks: Iterable[Path]) -> _Workers:
     """Return the nodes of a Ray cluster, where each call is a task.
 
     Joblib's backend of Ray has actors in place of tasks: the error of a dead actor names no call, and nodes that join
     the cluster later get none.
     """
-    needs = {"CPU": settings.cpus, "GPU": settings.gpus, "memory": settings.memory_bytes or 0, **custom}
+    needs = {"CPU": settings.cpus, "GPU": settings.gpus, "memory": settings.memory_bytes or 0}
     needs = {name: amount for name, amount in needs.items() if amount}
     options = {"num_cpus": settings.cpus, "num_gpus": settings.gpus, "memory": settings.memory_bytes, "max_retries": 0}
-    task = ray.remote(_call).options(**options, resources=dict(custom))
+    task = ray.remote(_call).options(**options)
     enter = _environment(marks)
 
     def room() -> int:
@@ -264,11 +262,8 @@ def _marked(folder: Path) -> Iterator[Path]:
 @contextmanager
 def _connected(address: str) -> Iterator[ModuleType]:
     """Yield the package ray, connected to a cluster; a connection that exists is used, and kept."""
-    try:
-        import ray
-    except ImportError:
-        install = "pip install 'hlorank[ray]', or in a clone pip install -c constraints.txt -e '.[ray]'"
-        raise ConfigError(f"compute=ray: Ray is not installed; {install}") from None
+    import ray
+
     if ray.is_initialized():
         yield ray
         return

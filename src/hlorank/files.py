@@ -106,8 +106,13 @@ def bundled(name: str) -> Path:
 
 
 def resolve_path(path: str | Path) -> Path:
-    """Return a path of the configuration, of which a leading `$HLORANK_SHARED` or `~` stands for a folder here."""
+    """Return a path of the configuration, of which a leading `$HLORANK_SHARED` or `~` stands for a folder here.
+
+    Outside of a clone `data/sample`, the default data, is that of the package.
+    """
     first, *others = Path(path).parts or ("",)
+    if (first, *others[:1]) == ("data", "sample") and not Path(first, "sample").exists():
+        return bundled("sample").joinpath(*others[1:])
     return shared_dir().joinpath(*others) if first == f"${SHARED_VARIABLE}" else Path(path).expanduser()
 
 

@@ -19,6 +19,9 @@ TRAIN_LOSS, VALID_TAU = "curves/train_loss", "curves/valid_kendall_tau"
 EXPERIMENT = "experiment"
 """Tag of a training's run: the name of its experiment in conf/experiment, if it has an experiment."""
 
+RESAMPLES, LEVEL = 2_000, 0.95
+"""Bootstrap resamples of an interval, and its level."""
+
 Float64 = NDArray[np.float64]
 
 
@@ -156,3 +159,16 @@ def repeat_ceiling(row_of: NDArray[np.integer[Any]], runtime: ArrayLike) -> floa
     """
     rows, runtimes = _pair(row_of, runtime)
     return kendall_tau(group_medians(rows, runtimes)[rows], runtimes) if len(rows) else math.nan
+
+
+def interval(values: NDArray[np.float64]) -> tuple[float | None, float | None]:
+    """Return the ends of the 95 % interval of a mean over graphs, (graphs,), None for fewer than two graphs.
+
+    The ends are percentiles of 2,000 bootstrap resamples from a fixed seed.
+    """
+    if len(values) < 2:
+        return None, None
+    rng, count = np.random.default_rng(0), len(values)
+    means = [values[rng.integers(0, count, count)].mean() for _ in range(RESAMPLES)]
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)

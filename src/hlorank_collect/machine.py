@@ -10,8 +10,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from hlorank.config import ConfigError
 from hlorank.version import __version__
 
@@ -23,6 +21,8 @@ _MAX_MAPS = Path("/proc/sys/vm/max_map_count")
 
 def busy_cores() -> float:
     """Return the average number of busy cores while this process sleeps."""
+    import psutil
+
     return sum(psutil.cpu_percent(interval=1.5, percpu=True)) / 100
 
 

@@ -1,8 +1,7 @@
-"""Execution of tasks, one after the other on each machine: parallel measurements would disturb each other."""
+"""Execution of tasks, one after the other unless all are estimates: parallel measurements would disturb each other."""
 
 import dataclasses
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,7 +44,6 @@ def run_tasks(
     record: Callable[[str, str | None], object] = lambda *_: None,
     check_machine: Callable[[], object] = machine.require_quiet,
     supervise: Callable[..., child_process.Outcome] = child_process.supervise,
-    cluster: Callable[..., Iterator[child_process.Outcome]] | None = None,
 ) -> Summary:
     """Measure programs in child processes; programs measured earlier with the same settings are kept.
 
@@ -54,9 +52,8 @@ def run_tasks(
         hang_seconds: seconds without a message after which a child process is killed.
         echo: called with one line per program.
         record: called with the name of each program, and the reason why it was left out; None if it is measured.
-        check_machine: called before the first program is measured, on a cluster before each; may end the run.
+        check_machine: called before the first program is measured; may end the run.
         supervise: measures one program.
-        cluster: `map_graphs` on nodes that measure, a program each at a time; None measures on this machine.
     """
     named: dict[str, Task] = {}
     for task in tasks:
@@ -70,12 +67,12 @@ def run_tasks(
     if summary.present:
         echo(f"measured already: {counted(len(summary.present), 'program')}")
     supervise = partial(supervise, hang_seconds=hang_seconds)
-    outcomes: Iterator[child_process.Outcome]
-    if cluster is None:
-        outcomes = _measured_here(waiting, check_machine, supervise)
+    if waiting:
+        check_machine()
+    if all(task.platform in TPUS for task in waiting.values()):
+        outcomes = in_threads(supervise, [*waiting.values()])
     else:
-        measure = partial(_measure_on_node, check_machine=check_machine, supervise=supervise)
-        outcomes = cluster(measure, [*waiting.items()], title="Measuring")
+        outcomes = _one_by_one(waiting, supervise)
     start = time.monotonic()
     for number, ((name, task), outcome) in enumerate(zip(waiting.items(), outcomes, strict=True), start=1):
         record(name, outcome.reason if outcome.about is None else None)
@@ -91,17 +88,15 @@ def run_tasks(
 
 
 def _on_last_core(task: Task) -> Task:
-    if task.core is not None or task.platform in TPUS:  # no estimate depends on the core
+    if task.core is not None:
         return task
     return dataclasses.replace(task, core=max(os.sched_getaffinity(0)))
 
 
-def _measured_here(
-    waiting: Mapping[str, Task], check_machine: Callable[[], object], supervise: Callable[..., child_process.Outcome]
+def _one_by_one(
+    waiting: Mapping[str, Task], supervise: Callable[..., child_process.Outcome]
 ) -> Iterator[child_process.Outcome]:
-    """Measure programs on this machine, with a progress bar."""
-    if waiting:
-        check_machine()
+    """Measure programs, with a progress bar."""
     bar = ProgressBar(
         console=Console(stderr=True),
         disable=not sys.stderr.isatty(),
@@ -120,20 +115,9 @@ def _measured_here(
 
 
 def in_threads(
-    measure: Callable[[tuple[str, Task]], child_process.Outcome], waiting: Sequence[tuple[str, Task]], title: str
+    measure: Callable[[Task], child_process.Outcome], tasks: Sequence[Task]
 ) -> Iterator[child_process.Outcome]:
     """Yield the outcomes of programs whose runtimes are estimated, in order; a child process runs for each core."""
     with ThreadPool(available_cores()) as pool:  # the process ends without waiting for its threads
-        outcomes, shown = pool.imap(measure, waiting), sys.stderr.isatty()
-        yield from track(outcomes, f"{title} estimates", len(waiting), console=Console(stderr=True), disable=not shown)
-
-
-def _measure_on_node(
-    named: tuple[str, Task], check_machine: Callable[[], object], supervise: Callable[..., child_process.Outcome]
-) -> child_process.Outcome:
-    """Measure a program on the node of a cluster."""
-    try:
-        check_machine()
-    except ConfigError as error:
-        raise ConfigError(f"node {platform.node()}: {error}") from None
-    return supervise(_on_last_core(named[1]), progress=lambda _: None)
+        outcomes, console = pool.imap(measure, tasks), Console(stderr=True)
+        yield from track(outcomes, "Measuring estimates", len(tasks), console=console, disable=not sys.stderr.isatty())

@@ -49,7 +49,7 @@ def rank(model: Path, capsys: pytest.CaptureFixture[str]) -> Command:
 
 @pytest.fixture
 def no_jaxlib(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hlorank.cli.rank_output.has_jaxlib", lambda: False)
+    monkeypatch.setattr("hlorank.ranking.ranked.has_jaxlib", lambda: False)
 
 
 @pytest.mark.parametrize("kind", ["layout", "tile"])

@@ -16,6 +16,7 @@ _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Takes the place of every program: appends the number of its name and arguments and then these, each followed by NUL,
 # to a file; reads all of a pipe, and prints the name of an empty file.
 _PROGRAMS = r"""
+cd() { :; }
 command_not_found_handle() {
   while read -r _; do :; done
   printf '%s\0' $# "$@" >> commands

@@ -118,7 +118,7 @@ def test_searches_and_extension_points_are_documented() -> None:
 def test_the_example_of_colour_refinement_is_that_of_the_code() -> None:
     consumer_and_operand = np.array([[1, 0], [1, 2], [1, 3]])
     kind = EdgeKind(Norm.SUM, "separate")
-    edges = Edges(consumer_and_operand, nodes=4, configurable=1, degrees=None).neighbourhood(kind)
+    edges = Edges(consumer_and_operand, nodes=4, configurable=1).neighbourhood(kind)
     initial = Colouring.of_keys(np.array([["dot, A", "dot, B"]]), np.array(["add", "parameter", "parameter"]))
     first = initial.refine(edges, prefix=2)
     found = np.hstack([colours.colour_of for colours in (initial, first, first.refine(edges, prefix=4))])

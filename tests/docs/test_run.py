@@ -38,6 +38,7 @@ EXECUTED = (
     "docs/how-to/reproduce-a-published-system.md",
     "docs/how-to/search-hyperparameters.md",
     "docs/how-to/sweep-and-experiment.md",
+    "docs/how-to/own-project.md",
 )
 """In an order in which each page finds the outputs that it needs."""
 PORT = "5002"
@@ -68,6 +69,7 @@ python() {
 }
 hlorank() {
   case $1 in
+    collect) ;;
     autotune) command hlorank "$@" --allow-busy --rounds 4 ;;
     serve)
       setsid hlorank "$@" > server.log 2>&1 &
@@ -90,7 +92,7 @@ dvc() {
 }
 """
 TINY: dict[str, dict[str, Any]] = {
-    "config.yaml": {"pipeline": {"layout": ["layout/cpu/random"], "tile": [], "methods": ["full", "gst"]}},
+    "base.yaml": {"pipeline": {"layout": ["layout/cpu/random"], "tile": [], "methods": ["full", "gst"]}},
     "model/sage.yaml": {"width": 8, "blocks": 1},
     "trainer/default.yaml": {
         **dict.fromkeys(("max_epochs", "steps_per_epoch", "graphs_per_step"), 2),

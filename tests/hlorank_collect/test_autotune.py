@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import astuple
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def test_a_model_proposes_the_candidates(task: TuneTask, linear_model: Callable[
     model = linear_model()
     task = dataclasses.replace(task, model=str(model), reference="models:/layout.cpu.random/3", configurations=60)
     # A child of a thread, as for a TPU, has a process of its own for the model, too.
-    ((about, reason),) = map(astuple, in_threads(lambda named: supervise(named[1], hang_seconds=300), [("", task)], ""))
+    ((about, reason),) = map(astuple, in_threads(partial(supervise, hang_seconds=300), [task]))
     assert about, reason
     assert (about["model"], about["candidates"]) == ("models:/layout.cpu.random/3", 60)
     assert len({one["configuration"] for one in about["measured"]}) == 4

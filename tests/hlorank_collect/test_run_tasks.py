@@ -15,7 +15,6 @@ from typing import Any
 import psutil
 import pytest
 
-from hlorank.compute import SERIAL, map_graphs
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection
 from hlorank.files import read_json, write_json
@@ -163,7 +162,7 @@ def test_a_child_ends_after_its_killed_parent(tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_estimates(tmp_path: Path) -> None:
     body = "at('compile', 'b' if task.left_out else 'a'); time.sleep(600)"
-    call = "[*run_tasks.in_threads(measure, [None], 'Making')]"
+    call = "[*run_tasks.in_threads(measure, [TASK])]"
     status, (pid,) = parent(tmp_path, body, "os.killpg(0, signal.SIGINT)", call)
     assert (status, psutil.pid_exists(pid)) == (-signal.SIGINT, False)
 
@@ -210,7 +209,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 def measures(one: LayoutTask, *, hang_seconds: float, progress: Callable[[Progress], None]) -> Outcome:
     """Write the files without measuring; the program `bad` cannot be measured."""
     progress(Progress("compile", "c", 0.25))
-    assert hang_seconds == 7
+    assert (hang_seconds, one.core) == (7, 0 if one.seed else max(os.sched_getaffinity(0)))
     if one.program == "bad":
         return Outcome(None, EFFECTS["bad"])
     npz = one.npz(one.program)
@@ -242,24 +241,11 @@ def test_programs_are_measured_once_and_one_that_cannot_be_does_not_affect_the_o
     again = collect([make("a.b"), make("c")], lines, check_machine=None, supervise=pytest.fail)
     assert again == Summary([], ["a.b", "c"], {})
     assert lines == ["measured already: 2 programs"]
-    changed = [dataclasses.replace(make("a.b"), seed=1), dataclasses.replace(make("c"), time_limit=99.0, core=0)]
+    changed = [
+        dataclasses.replace(make("a.b"), seed=1, core=0),
+        dataclasses.replace(make("c"), time_limit=99.0, core=0),
+    ]
     assert collect([*changed, make("d")]) == Summary(["a.b", "d"], ["c"], {})
-
-
-def test_a_cluster_measures_what_one_machine_does(make: Make, tmp_path: Path) -> None:
-    cores: list[int | None] = []
-
-    def on_node(one: LayoutTask, **settings: Any) -> Outcome:
-        cores.append(one.core)
-        return measures(one, **settings)
-
-    given: dict[str, Any] = {"supervise": on_node, "cluster": partial(map_graphs, settings=SERIAL)}
-    tasks = [dataclasses.replace(make(name), core=core) for name, core in (("a.b", None), ("bad", 0), ("c", None))]
-    assert collect(tasks, **given) == Summary(["a.b", "c"], [], EFFECTS)
-    assert cores == [max(os.sched_getaffinity(0)), 0, max(os.sched_getaffinity(0))]
-    assert collect(tasks, **given) == Summary([], ["a.b", "c"], EFFECTS)
-    with pytest.raises(ConfigError, match=r"^node .*: the machine is busy$"):
-        collect([make("d")], check_machine=busy, **given)
 
 
 def test_a_program_is_left_out_until_it_is_measured(make: Make, tmp_path: Path) -> None:

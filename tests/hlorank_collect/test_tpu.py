@@ -279,11 +279,10 @@ def test_a_folder_says_whether_runtimes_are_measured_or_estimated(
     monkeypatch.setattr("hlorank_collect.program.require_device", lambda _: None)
     monkeypatch.setattr("hlorank_collect.commands.collect.version", lambda _: "2")
     monkeypatch.setattr(xla, "attached_tpu", lambda: found[0])
-    collection, here = _collection("layout:tpu-v3:random"), Namespace(out=tmp_path, ray=None)
+    collection, here = _collection("layout:tpu-v3:random"), Namespace(out=tmp_path)
     graph = tmp_path / collection.path / "a.npz"
     graph.parent.mkdir(parents=True)
     assert _attached(here, collection)
-    assert not _attached(Namespace(out=tmp_path, ray="auto"), collection)
     graph.touch()
     for runtimes, version, attached, expected in (
         ("estimated", "2", "tpu-v3", False), ("measured", "2", "tpu-v3", True), ("estimated", "2", None, False),

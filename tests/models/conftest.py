@@ -36,7 +36,7 @@ def spec(graphs: GraphLoader) -> ModelSpec:
         model=make_model(block=["layer_norm", "sage", "gelu", "dropout", "residual"], dropout=0.1).config,
         aggregation="sum",
         whole_graph=False,
-        partition=PartitionConfig(algorithm="topological", max_nodes=4, halo=1),
+        partition=PartitionConfig(algorithm="topological", max_nodes=4),
         partition_fingerprint=graphs.partition,
         data=graphs.fingerprint,
         steps=12,

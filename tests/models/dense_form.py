@@ -32,7 +32,6 @@ assert_exact = partial(torch.testing.assert_close, rtol=1e-9, atol=1e-12)
 RANDOM: dict[str, st.SearchStrategy[int]] = {
     "nodes": st.integers(8, 60),
     "segments": st.integers(1, 4),
-    "halo": st.integers(0, 3),
     "seed": st.integers(0, 10**6),
     "distinct": st.just(4),
 }
@@ -52,16 +51,12 @@ def scores_of(model: CostModel, graph: GraphInputs, rows: np.ndarray = ROWS) -> 
 def reference_embedding(model: CostModel, graph: GraphInputs, j: int, row: int) -> Tensor:
     """Compute the embedding of one configuration of one segment, with dense matrices from the graph's arrays."""
     features, encoder, config = graph.features, model.encoder, model.config
-    halo = graph.partition.halo_of(j)
-    own = graph.partition.segment_of == j
-    nodes = np.flatnonzero(own | np.isin(np.arange(features.nodes), halo))
+    nodes = np.flatnonzero(graph.partition.segment_of == j)
     adjacency = torch.zeros(features.nodes, features.nodes, dtype=torch.float64)
     for consumer, producer in features.edge_index:
         adjacency[consumer, producer] += 1
     operands, users = (matrix[nodes][:, nodes] for matrix in (adjacency, adjacency.T))
-    # With a halo, degrees are those of the whole graph.
-    counted = (adjacency[nodes], adjacency.T[nodes]) if len(halo) else (operands, users)
-    operand_count, user_count = (matrix.sum(1, keepdim=True).clamp(min=1) for matrix in counted)
+    operand_count, user_count = (matrix.sum(1, keepdim=True).clamp(min=1) for matrix in (operands, users))
     layouts = torch.from_numpy(features.node_layout[nodes].astype(np.int64) + 1)
     x = encoder.numeric(torch.from_numpy(features.node_feat[nodes]))
     x = x + encoder.opcode_map(encoder.opcode.weight[features.opcode[nodes].astype(int)])
@@ -91,10 +86,10 @@ def reference_embedding(model: CostModel, graph: GraphInputs, j: int, row: int) 
             centred = x_new - x_new.mean(0)
             x_new = layer.scale * centred / (centred.square().mean(0) + 1e-5).sqrt() + layer.offset
         x = x + gelu(x_new)
-    x = model.post_layers.get_submodule("layers.0.module")(x)[torch.from_numpy(own[nodes])]
+    x = model.post_layers.get_submodule("layers.0.module")(x)
     configured = np.zeros(features.nodes, dtype=bool)
     configured[getattr(configurations, "node_ids", slice(None))] = True
-    joint = x[torch.from_numpy(configured[own])].sum(0)
+    joint = x[torch.from_numpy(configured[nodes])].sum(0)
     pooled = {"mean": x.mean(0), "sum": x.sum(0), "max": x.max(0).values}
     pooled |= {"l2_configurable_sum": joint / joint.norm(), "reproductions:l2_sum": x.sum(0) / x.sum(0).norm()}
     return torch.cat([pooled[name] for name in config.pooling])

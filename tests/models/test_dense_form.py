@@ -15,7 +15,6 @@ from hlorank.config import Directions, PartitionConfig
 from hlorank.data.collection import read_graph
 from hlorank.featurize.features import GraphFeatures
 from hlorank.featurize.featurize_graph import featurize_graph
-from hlorank.models.compression.declarations import Mixing
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs, InputSizes
 from hlorank.models.layers.registry import RESIDUAL, widths
@@ -28,19 +27,18 @@ from tests.models.dense_form import block
 
 
 @pytest.mark.parametrize(
-    ("kind", "segments", "halo", "instance_norm", "sizes"),
+    ("kind", "segments", "instance_norm", "sizes"),
     [
-        ("layout", 1, 0, False, True),
-        ("layout", 4, 0, False, False),
-        ("layout", 4, 0, True, True),
-        ("layout", 4, 2, False, True),
-        ("tile", 1, 0, True, True),
+        ("layout", 1, False, True),
+        ("layout", 4, False, False),
+        ("layout", 4, True, True),
+        ("tile", 1, True, True),
     ],
 )
-def test_embeddings_equal_the_dense_form(kind: str, segments: int, halo: int, instance_norm: bool, sizes: bool) -> None:
+def test_embeddings_equal_the_dense_form(kind: str, segments: int, instance_norm: bool, sizes: bool) -> None:
     """Values and gradients: each local configuration computed once, against every configuration computed by itself."""
     model = make_model(kind, block=block(*["instance_norm"] * instance_norm), layout_sizes=sizes, layout_costs=sizes)
-    graph = make_inputs(segments=segments, halo=halo, kind=kind)
+    graph = make_inputs(segments=segments, kind=kind)
     weight = torch.randn(len(dense_form.ROWS), 12, dtype=torch.float64)
     for j in range(segments):
         embedded = dense_form.embed_rows(model, graph, j, dense_form.ROWS)
@@ -100,9 +98,8 @@ def test_fast_paths_equal_the_dense_form_on_random_graphs(
         # With GIN's epsilon at 0, two nodes without other neighbours are equal: the maximum has a tie.
         if not parameter.any():
             torch.nn.init.constant_(parameter, 0.1)
-    inputs = make_inputs(**graph | ({"halo": 0} if Mixing.SEGMENT in model.recipe.mixing else {}))
     # A norm after a sum leaves a gradient of rounding errors alone: 4e-10 of the largest one was seen.
-    assert_fast_equals_dense(model, inputs, np.array([2, 0, 3, 3]), 1e-8)
+    assert_fast_equals_dense(model, make_inputs(**graph), np.array([2, 0, 3, 3]), 1e-8)
 
 
 @pytest.fixture(scope="module")
@@ -113,14 +110,12 @@ def unet_3d(shared_data: Path) -> tuple[GraphFeatures, InputSizes]:
 
 
 @pytest.mark.parametrize(
-    ("max_nodes", "halo", "instance_norm", "attention"),
-    [(5000, 0, False, False), (500, 2, False, True), (1000, 0, True, False)],
+    ("max_nodes", "instance_norm", "attention"), [(5000, False, False), (500, False, True), (1000, True, False)]
 )
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
 def test_fast_paths_equal_the_dense_form_on_unet_3d(
     unet_3d: tuple[GraphFeatures, InputSizes],
     max_nodes: int,
-    halo: int,
     instance_norm: bool,
     attention: bool,
     dtype: torch.dtype,
@@ -128,11 +123,9 @@ def test_fast_paths_equal_the_dense_form_on_unet_3d(
 ) -> None:
     features, sizes = unet_3d
     features = replace(features, node_feat=torch.from_numpy(features.node_feat).to(dtype).numpy())
-    graph = GraphInputs(
-        features, partition_graph(features, PartitionConfig(algorithm="topological", max_nodes=max_nodes, halo=halo))
-    )
+    cut = partition_graph(features, PartitionConfig(algorithm="topological", max_nodes=max_nodes))
     torch.manual_seed(0)
     layers = block(*["instance_norm"] * instance_norm, *["configuration_attention"] * attention)
     config = make_model().config.model_copy(update={"width": 8, "blocks": 3, "block": layers})
     rows = np.random.default_rng(0).choice(features.distinct, size=5, replace=False)
-    assert_fast_equals_dense(CostModel(config, sizes, "mean").to(dtype), graph, rows, tolerance)
+    assert_fast_equals_dense(CostModel(config, sizes, "mean").to(dtype), GraphInputs(features, cut), rows, tolerance)

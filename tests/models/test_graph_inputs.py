@@ -22,12 +22,12 @@ from hlorank.models.cost_model import POOLINGS
 from hlorank.models.graph_inputs import GraphInputs, GraphLoader
 from hlorank.models.plan_tensors import PackedPlan
 from hlorank.partition.partitioners import partition_graph
-from hlorank.partition.segments import Partition, halo_rows, local_codes
+from hlorank.partition.segments import Partition, local_codes
 from tests.graphs import layout_features, make_features, make_inputs, make_model
 from tests.models.dense_form import RANDOM, colouring_of
 
 
-def make_known(hops: int = 0, **changes: Any) -> GraphInputs:
+def make_known(**changes: Any) -> GraphInputs:
     """Make six nodes in the segments {0, 2, 5} and {1, 3, 4}; 2, 3 and 5 are configurable."""
     layouts = layout_features(
         np.array([2, 3, 5]),
@@ -40,31 +40,15 @@ def make_known(hops: int = 0, **changes: Any) -> GraphInputs:
     graph = make_features(nodes=6, distinct=2)
     features = replace(graph, configurations=layouts, edge_index=edges, **changes)
     segment_of = np.array([0, 1, 0, 1, 1, 0], dtype=np.int32)
-    halo = halo_rows(features, segment_of, hops)
-    return GraphInputs(features, Partition(segment_of, local_codes(layouts, segment_of, halo), halo))
+    return GraphInputs(features, Partition(segment_of, local_codes(layouts, segment_of)))
 
 
-@pytest.mark.parametrize(
-    ("hops", "segments"),
-    [
-        (0, [([2, 5, 0], [2, 3], [0, 2], None), ([3, 1, 4], [1, 3], [1], None)]),
-        (
-            1,  # nodes 1 and 4 of the other segment are next to 0 and 5, and 0 and 5 next to 1 and 4
-            [
-                ([2, 5, 0, 4, 1], [2, 4, 5], [0, 2], [True, True, True, False, False]),
-                ([3, 5, 1, 4, 0], [2, 4, 5], [1, 2], [True, False, True, True, False]),
-            ],
-        ),
-    ],
-)
-def test_configurable_nodes_come_first_and_halos_are_not_pooled(
-    hops: int, segments: list[tuple[list[int], list[int], list[int], list[bool] | None]]
-) -> None:
+def test_configurable_nodes_come_first() -> None:
     """The other nodes follow by their distance from configurable ones."""
-    for segment, (nodes, prefixes, columns, pooled) in zip(make_known(hops).segments, segments, strict=True):
+    expected = [([2, 5, 0], [2, 3], [0, 2]), ([3, 1, 4], [1, 3], [1])]
+    for segment, (nodes, prefixes, columns) in zip(make_known().segments, expected, strict=True):
         assert (segment.node_ids.tolist(), [*segment.hop_prefixes]) == (nodes, prefixes)
         assert segment.config_columns.tolist() == columns
-        assert (None if segment.pooled is None else segment.pooled.tolist()) == pooled
 
 
 def test_initial_colours_are_equal_features() -> None:
@@ -144,8 +128,7 @@ def test_the_work_is_the_states_of_layers_that_mix() -> None:
 
 
 def test_degrees_count_the_kept_edges_alone() -> None:
-    degrees = np.array([5, 1, 4, 0]), np.array([2, 3, 0, 1])  # in a whole graph
-    edges = Edges(np.array([[1, 0], [2, 0], [2, 1], [2, 1]]), nodes=4, configurable=2, degrees=degrees)
+    edges = Edges(np.array([[1, 0], [2, 0], [2, 1], [2, 1]]), nodes=4, configurable=2)
     kept = edges.only(np.array([True, False, True, False])).neighbourhood(EdgeKind(Norm.MEAN, "shared"))
     assert kept.source.tolist() == [0, 1, 1, 0, 2, 2, 1, 3]
     assert kept.weight.tolist() == [1, 1, 1, 0.5, 0.5, 1, 1, 1]
@@ -156,7 +139,6 @@ def test_degrees_count_the_kept_edges_alone() -> None:
     nodes=st.integers(16, 60),
     max_nodes=st.integers(4, 20),
     algorithm=st.sampled_from(["topological", "metis"]),
-    halo=st.integers(0, 2),
     block=st.sampled_from(
         [["sage", "gelu", "residual"], ["gatv2", "sage"], ["gcn", "dropout"], ["reproductions:EdgeMlp"], ["linear"]]
     ),
@@ -165,10 +147,10 @@ def test_degrees_count_the_kept_edges_alone() -> None:
     seed=st.integers(0, 10**6),
 )
 def test_stacked_segments_have_the_embeddings_that_they_have_alone(
-    nodes: int, max_nodes: int, algorithm: str, halo: int, block: list[str], join: str, compress: bool, seed: int
+    nodes: int, max_nodes: int, algorithm: str, block: list[str], join: str, compress: bool, seed: int
 ) -> None:
     features, rng = make_features(nodes=nodes, seed=seed, dtype=np.float64), np.random.default_rng(seed)
-    cut = partition_graph(features, PartitionConfig(algorithm=algorithm, max_nodes=max_nodes, halo=halo))
+    cut = partition_graph(features, PartitionConfig(algorithm=algorithm, max_nodes=max_nodes))
     graph = GraphInputs(features, cut)
     model = make_model(block=block, join=join, pooling=list(POOLINGS), dropout=0.0).eval()
     recipe = replace(model.recipe, compress=compress)

@@ -36,18 +36,12 @@ make_model = partial(random_graphs.make_model, aggregation="mean", block=BLOCK, 
 
 
 @pytest.mark.parametrize(
-    ("kind", "segments", "halo", "more"),
-    [
-        ("layout", 1, 0, []),
-        ("layout", 3, 0, []),
-        ("layout", 3, 1, []),
-        ("layout", 3, 0, ["instance_norm"]),
-        ("tile", 1, 0, []),
-    ],
+    ("kind", "segments", "more"),
+    [("layout", 1, []), ("layout", 3, []), ("layout", 3, ["instance_norm"]), ("tile", 1, [])],
 )
-def test_neither_memory_nor_grouping_changes_a_score(kind: str, segments: int, halo: int, more: list[str]) -> None:
+def test_neither_memory_nor_grouping_changes_a_score(kind: str, segments: int, more: list[str]) -> None:
     model = make_model(kind, block=[*BLOCK, *more], permutations=5)
-    graph = make_inputs(segments=segments, halo=halo, kind=kind, distinct=30)
+    graph = make_inputs(segments=segments, kind=kind, distinct=30)
     expected = score_configurations(model, graph, ROWS, 2**40)
     assert expected.dtype == np.float64
     assert len(np.unique(expected)) == 30

@@ -16,14 +16,14 @@ from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatur
 from hlorank.files import DataError
 from hlorank.partition.partitioners import PARTITIONERS, partition_graph
 from hlorank.partition.segment_store import segment_rows
-from hlorank.partition.segments import Partition, no_halo, whole_graph
+from hlorank.partition.segments import Partition, whole_graph
 from tests.graphs import layout_features
 
 algorithms = st.sampled_from(sorted(PARTITIONERS))
 
 
-def cut(features: GraphFeatures, algorithm: str, max_nodes: int, halo: int = 0) -> Partition:
-    return partition_graph(features, PartitionConfig(algorithm=algorithm, max_nodes=max_nodes, halo=halo))
+def cut(features: GraphFeatures, algorithm: str, max_nodes: int) -> Partition:
+    return partition_graph(features, PartitionConfig(algorithm=algorithm, max_nodes=max_nodes))
 
 
 def layouts_of(node_ids: np.ndarray, codes: np.ndarray) -> LayoutFeatures:
@@ -67,30 +67,25 @@ def graphs(draw: st.DrawFn) -> GraphFeatures:
     return features_of(n, edges, splits, layouts_of(node_ids, codes))
 
 
-@given(graphs(), algorithms, st.integers(1, 50), st.integers(0, 4))
+@given(graphs(), algorithms, st.integers(1, 50))
 @settings(max_examples=100)
-def test_segments_halos_and_codes_of_graphs(features: GraphFeatures, algorithm: str, max_nodes: int, hops: int) -> None:
-    """Every node is in one segment of bounded size; halos are within their hops; equal codes are equal layouts."""
-    partition, layouts = cut(features, algorithm, max_nodes, hops), features.configurations
+def test_segments_and_codes_of_graphs(features: GraphFeatures, algorithm: str, max_nodes: int) -> None:
+    """Every node is in one segment of bounded size; equal codes are equal layouts."""
+    partition, layouts = cut(features, algorithm, max_nodes), features.configurations
     assert isinstance(layouts, LayoutFeatures)
     sizes = np.bincount(partition.segment_of)
     assert partition.segment_of.shape == (features.nodes,)
     assert 1 <= sizes.min() <= sizes.max() <= max_nodes
     first = np.unique(partition.segment_of, return_index=True)[1]
     assert (np.diff(first) > 0).all()
-    np.testing.assert_array_equal(partition.segment_of, cut(features, algorithm, max_nodes).segment_of)
     if features.nodes <= max_nodes:
         np.testing.assert_array_equal(partition.local_codes, whole_graph(features).local_codes)
     assert (partition.local_codes.shape, partition.local_codes.itemsize) == ((features.distinct, len(sizes)), 1)
-    assert partition.segment_of.dtype == partition.halo.dtype == np.int32
+    assert partition.segment_of.dtype == np.int32
     for j in range(partition.segments):
-        own = set(np.flatnonzero(partition.segment_of == j).tolist())
-        near = set(own)
-        for _ in range(hops):
-            near |= {end for edge in features.edge_index.tolist() for end in edge if near & set(edge)}
-        assert partition.inner(j).tolist() == sorted(own)
-        assert partition.halo_of(j).tolist() == sorted(near - own)
-        local, codes = layouts.codes[:, np.isin(layouts.node_ids, [*near])], partition.local_codes[:, j]
+        own = np.flatnonzero(partition.segment_of == j)
+        assert partition.inner(j).tolist() == own.tolist()
+        local, codes = layouts.codes[:, np.isin(layouts.node_ids, own)], partition.local_codes[:, j]
         same = (local[:, None] == local[None, :]).all(axis=2)
         np.testing.assert_array_equal(codes[:, None] == codes[None, :], same)
         appeared = codes[np.sort(np.unique(codes, return_index=True)[1])]
@@ -135,8 +130,7 @@ def test_local_codes_take_the_smallest_type() -> None:
 
 def test_tile_kernels_remain_whole() -> None:
     features = features_of(4, [(3, 0)], [0, 4], TileFeatures(np.zeros((3, 2), dtype=np.float32)))
-    partition = cut(features, "topological", 2, halo=1)
-    assert len(partition.halo) == 0
+    partition = cut(features, "topological", 2)
     assert partition.segment_of.tolist() == [0, 0, 0, 0]
     assert partition.local_codes.tolist() == [[0], [1], [2]]
 
@@ -147,21 +141,19 @@ def test_labels_of_a_partitioner_may_skip_numbers_and_exceed_max_nodes(monkeypat
     assert cut(features_of(10, [], [0, 10]), "fixed", 3).segment_of.tolist() == [0, 0, 1, 1, 2, 2, 2, 3, 3, 4]
 
 
-def test_halo_and_local_codes_of_a_known_graph() -> None:
+def test_local_codes_of_a_known_graph() -> None:
     codes = np.array([[0, 0], [0, 1], [1, 0]], dtype=np.uint8)
     layouts = layouts_of(np.array([0, 2]), codes)
     features = features_of(5, [(1, 0), (2, 1), (3, 1), (4, 3), (4, 2)], [0, 5], layouts)
-    partition = cut(features, "topological", 2, halo=1)
+    partition = cut(features, "topological", 2)
     assert partition.segment_of.tolist() == [0, 0, 1, 1, 2]
-    assert partition.halo.tolist() == [[0, 2], [0, 3], [1, 1], [1, 4], [2, 2], [2, 3]]
-    # The first segment and its halo have both configurable nodes, the others only the second one.
-    assert partition.local_codes.tolist() == [[0, 0, 0], [1, 1, 1], [2, 0, 0]]
+    assert partition.local_codes.tolist() == [[0, 0, 0], [0, 1, 0], [1, 0, 0]]
     rows = segment_rows("valid", features, partition)
     assert rows.to_csv(index=False).splitlines() == [
-        "split,graph,segment,nodes,halo,inner_edges,cut_edges,configurable_nodes,local_configurations,configurations",
-        "valid,graph,0,2,2,1,2,1,3,3",
-        "valid,graph,1,2,2,0,4,1,2,3",
-        "valid,graph,2,1,2,0,2,0,2,3",
+        "split,graph,segment,nodes,inner_edges,cut_edges,configurable_nodes,local_configurations,configurations",
+        "valid,graph,0,2,1,2,1,2,3",
+        "valid,graph,1,2,0,4,1,2,3",
+        "valid,graph,2,1,0,2,0,1,3",
     ]
 
 
@@ -191,25 +183,7 @@ def test_unet_3d(unet_3d: GraphFeatures, algorithm: str, sizes: list[int], edges
     assert {*rows["configurations"]} == {1469}
 
 
-IN_TWO = np.array([0, 0, 1, 1], np.int32)
-
-
-@pytest.mark.parametrize(
-    ("segment_of", "halo"),
-    [
-        ([0, -1, 1, 1], []),
-        ([0, 0, 2, 1], []),
-        ([0, 0, 0, 0], []),
-        (IN_TWO, [[0, 1]]),  # a node of the segment
-        (IN_TWO, [[2, 0]]),
-        (IN_TWO, [[0, 4]]),
-        (IN_TWO, [[0, -1]]),
-        (IN_TWO, [[1, 0], [0, 3]]),  # not in order
-        (IN_TWO, [[0, 3], [0, 3]]),
-        (IN_TWO, [[0, 3, 0]]),
-    ],
-)
-def test_impossible_segments_and_halos_are_refused(segment_of: list[int], halo: list[list[int]]) -> None:
-    rows = np.array(halo, np.int32) if halo else no_halo()
-    with pytest.raises(DataError, match="halo: " if halo else "segment_of: "):
-        Partition(np.array(segment_of, np.int32), np.zeros((1, 2), np.uint8), rows)
+@pytest.mark.parametrize("segment_of", [[0, -1, 1, 1], [0, 0, 2, 1], [0, 0, 0, 0]])
+def test_impossible_segments_are_refused(segment_of: list[int]) -> None:
+    with pytest.raises(DataError, match="segment_of: "):
+        Partition(np.array(segment_of, np.int32), np.zeros((1, 2), np.uint8))

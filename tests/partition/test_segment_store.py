@@ -23,7 +23,7 @@ from tests.sections import featurize_config
 from tests.trees import contents
 
 LAYOUT = Collection.parse("layout:synthetic:random")
-PARTITION = PartitionConfig(algorithm="metis", max_nodes=20, halo=0)
+PARTITION = PartitionConfig(algorithm="metis", max_nodes=20)
 
 KILLED = f"""
 import os, signal, sys
@@ -67,21 +67,17 @@ def marked(root: Path) -> set[Path]:
     return {path.parent for path in root.glob("graphs/*/*/mark")}
 
 
-@pytest.mark.parametrize("halo", [0, 2])
-def test_a_store_returns_the_partitions_of_partition_graph(features: Path, tmp_path: Path, halo: int) -> None:
-    config = PARTITION.model_copy(update={"halo": halo})
-    partition_collection(features, config, tmp_path)
+def test_a_store_returns_the_partitions_of_partition_graph(features: Path, output: Path) -> None:
     feature_store = FeatureStore(features)
-    store = PartitionStore(tmp_path, feature_store)
-    assert store.spec.options == config
+    store = PartitionStore(output, feature_store)
+    assert store.spec.options == PARTITION
     for split in SPLITS:
         for name in feature_store.graphs(split):
-            expected, opened = partition_graph(feature_store.open(split, name), config), store.open(split, name)
+            expected, opened = partition_graph(feature_store.open(split, name), PARTITION), store.open(split, name)
             assert opened is not None
             assert isinstance(opened.local_codes, np.memmap)
-            for key in ("segment_of", "local_codes", "halo"):
+            for key in ("segment_of", "local_codes"):
                 np.testing.assert_array_equal(getattr(opened, key), getattr(expected, key), strict=True)
-            assert (len(opened.halo) > 0) == (halo > 0)
 
 
 def test_metrics_summarize_the_table(features: Path, output: Path) -> None:
@@ -95,8 +91,6 @@ def test_metrics_summarize_the_table(features: Path, output: Path) -> None:
         "segments_per_graph": len(table) / 6,
         "largest_segment": table["nodes"].max(),
         "mean_segment": pytest.approx(table["nodes"].mean()),
-        "largest_halo": 0,
-        "mean_halo": 0,
         "cut_edges": pytest.approx(cut / (cut + table["inner_edges"].sum())),
         "configurable_nodes_per_segment": sum(entry.configurable_nodes for entry in entries.values()) / len(table),
         "local_configurations": pytest.approx((table["local_configurations"] / table["configurations"]).mean()),
@@ -134,7 +128,7 @@ def test_partitions_of_unchanged_graphs_are_kept_and_others_removed(
     assert "'=1" in {*pd.read_csv(output / "segments.csv")["graph"]}  # no formula to a spreadsheet
     assert marked(output) == {folder for folder in folders if folder.parent.name != "test"}
     fingerprint = PartitionStore(output, store).spec.fingerprint
-    for options in ({"max_nodes": 9}, {"halo": 1}):
+    for options in ({"max_nodes": 9}, {"algorithm": "topological"}):
         mark(output)
         partition_collection(features, PARTITION.model_copy(update=options), output)
         assert marked(output) == set()
@@ -165,7 +159,7 @@ def test_the_partition_of_tile_kernels_is_recorded_without_arrays(tiny_collectio
         opened = [store.open(split, graph) for graph in store.graphs(split)]
         expected += [segment_rows(split, graph, whole_graph(graph)) for graph in opened]
     assert (tmp_path / "segments.csv").read_text() == pd.concat(expected).to_csv(index=False)
-    partition_collection(features, PARTITION.model_copy(update={"max_nodes": 7, "halo": 1}), tmp_path)
+    partition_collection(features, PARTITION.model_copy(update={"max_nodes": 7, "algorithm": "topological"}), tmp_path)
     assert PartitionStore(tmp_path, store).spec == recorded.spec, "no option matters"
 
 
@@ -178,14 +172,14 @@ def test_bad_options_leave_everything_as_it_was(features: Path, output: Path, tm
     assert contents(output) == before
 
 
-@pytest.mark.parametrize("name", ["made_from.json", "segment_of.npy", "local_codes.npy", "halo.npy"])
+@pytest.mark.parametrize("name", ["made_from.json", "segment_of.npy", "local_codes.npy"])
 def test_a_damaged_or_foreign_partition_is_named_and_made_again(features: Path, output: Path, name: str) -> None:
     before, store = contents(output), FeatureStore(features)
     graph = store.graphs("train")[0]
     path = graph_folder(output, "train", graph) / name
     good = path.read_bytes()
     damages = [b"", b"{", b"\x00\xff", good[: len(good) // 2]]
-    if name in ("segment_of.npy", "local_codes.npy"):
+    if name != "made_from.json":
         for rows in (np.load(path)[:-1], np.repeat(np.load(path), 2, axis=0)):
             write_array(path, rows)
             damages.append(path.read_bytes())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--cache", metavar="DIR", help="folder of downloads (default: that of HLORANK_CACHE)")
     shown = parser.add_argument_group("output")
     shown.add_argument("--wide", action="store_true", help="print all columns, also if the terminal is too narrow")
+    help_of_row = "print a row of leaderboard/<collection>.csv, for the system of this name"
+    shown.add_argument("--row", metavar="SYSTEM", help=help_of_row)
     shown.add_argument("--json", action="store_true", help="print a JSON object: means, and per_graph, all graphs")
     parser.set_defaults(run=run)
 
@@ -51,6 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     evaluator = Evaluator(arguments.collection, arguments.root, arguments.split, arguments.cache)
     result = evaluator.eval(read_scores(arguments.scores, evaluator.collection), arguments.scores)
+    if arguments.row is not None:
+        sys.stdout.write(evaluator.row(arguments.row, result, shlex.join(["hlorank", *sys.argv[1:]])))
+        return 0
     columns = [Column("graph"), Column("configs", 3, number=True), *METRIC_COLUMNS.values(), Column("note", 5)]
     rows: list[Sequence[str] | str] = []
     for graph in result["per_graph"]:

@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import NoReturn
 
-from hlorank.cli import evaluate, rank, report, serve
+from hlorank.cli import evaluate, init, rank, report, serve
 from hlorank.cli.inspect import add_convert, add_inspect
 from hlorank.cli.store import add_best, add_register
 from hlorank.config import ConfigError
+from hlorank.config.extras import named_extra
 from hlorank.files import DataError, escape, one_line
 from hlorank.runs.store import error_lines
 from hlorank.terminal import quiet_pipe
 from hlorank.version import __version__
 
-_COMMANDS = (add_convert, add_inspect, add_best, report.add, rank.add, evaluate.add, add_register, serve.add)
+_COMMANDS = (add_convert, add_inspect, add_best, report.add, rank.add, evaluate.add, add_register, serve.add, init.add)
 _PLUGINS = "hlorank.commands"
 """Entry points of other packages: each is a function that adds a command to the subparsers."""
 
@@ -40,7 +41,7 @@ def make_parser() -> argparse.ArgumentParser:
         epilog="`hlorank COMMAND --help` describes a command.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     plugins = sorted(entry_points(group=_PLUGINS), key=lambda plugin: plugin.name)
     for add in (*_COMMANDS, *(plugin.load() for plugin in plugins)):
         add(commands)
@@ -62,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     os.environ["PYTHONSAFEPATH"] = "1"  # of other processes, which would import files of the working folder
     try:
-        return int(parsed.run(parsed))
+        with named_extra(f"hlorank {parsed.command}"):
+            return int(parsed.run(parsed))
     except BrokenPipeError:
         raise
     except Exception as error:

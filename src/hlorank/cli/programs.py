@@ -153,10 +153,10 @@ def _traced(function: str, arguments: str | None, dump: str | None, backend: str
     return Program(path, function)
 
 
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of a command that scores configurations."""
-    help_of_model = "a model folder, an MLflow run id, or models:/<name>@champion"
-    parser.add_argument("--model", required=True, metavar="MODEL", help=help_of_model)
+def add_model_arguments(parser: argparse.ArgumentParser, default: str = "") -> None:
+    """Add the arguments of a command that scores configurations; `default` describes the model where none is given."""
+    help_of_model = f"a model folder, an MLflow run id, or models:/<name>@champion{default}"
+    parser.add_argument("--model", required=not default, metavar="MODEL", help=help_of_model)
     add_number(parser, "--memory", 256, "limit of the memory of activations while scoring", metavar="MIB")
     parser.add_argument(
         "--accelerator",

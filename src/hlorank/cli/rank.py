@@ -21,12 +21,13 @@ from hlorank.cli.programs import (
     is_function,
     open_ranker,
 )
-from hlorank.cli.rank_output import export, print_rankings, submission, warn_of_stages
+from hlorank.cli.rank_output import print_rankings, submission
 from hlorank.config import ComputeConfig, ConfigError
 from hlorank.data.graph import Int64
 from hlorank.fetch.hlo import check_names
 from hlorank.files import DataError, counted
 from hlorank.hlo.configurations import NothingToConfigureError
+from hlorank.ranking.rankers import fitting_ranker
 from hlorank.terminal import add_number, add_table_options
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("input", nargs="+", metavar="INPUT", help=f"an npz file or tuning records; {HELP}")
     add_program_options(parser)
-    add_model_arguments(parser)
+    add_model_arguments(parser, "; by default the ranker of hlorank that fits the programs")
     where = parser.add_mutually_exclusive_group()
     add_number(
         where,
@@ -161,6 +162,7 @@ def _written(
 ) -> dict[str, Any]:
     """Write the export and the candidates of a graph, and return what is printed of them."""
     from hlorank.data.collection import write_graph
+    from hlorank.ranking.ranked import export
 
     shown = dict[str, Any]()
     if arguments.export is not None:
@@ -218,9 +220,14 @@ def run(arguments: argparse.Namespace) -> int:
     from hlorank.runs.find import model_folder
 
     _check(arguments)
-    folder = model_folder(arguments.model)  # here, so that it is downloaded once
-    collection = collection_of(folder)
-    programs, errors = find_programs(arguments.input, arguments.dump, arguments.arguments, collection)
+    folder = None if arguments.model is None else model_folder(arguments.model)  # here, so that it is downloaded once
+    traced_for = "layout:cpu:random" if folder is None else collection_of(folder)
+    programs, errors = find_programs(arguments.input, arguments.dump, arguments.arguments, traced_for)
+    if folder is None and programs:
+        folder, card = fitting_ranker(program.path for program in programs)
+        arguments.model = card.name
+        sys.stderr.write(f"ranked by {card}; --model takes another\n")
+    collection = traced_for if folder is None else collection_of(folder)
     if arguments.save is not None or arguments.export is not None:
         check_names(program.path for program in programs if program.path.suffix != ".npz")
     graphs: list[dict[str, Any]] = []
@@ -238,7 +245,11 @@ def run(arguments: argparse.Namespace) -> int:
     finally:  # the bar has ended, which errors and tables would interrupt
         for notice in left_out:
             _log.warning("left out: %s", notice)
-        other_stage = warn_of_stages(graphs, collection)
+        other_stage = False
+        if graphs:
+            from hlorank.ranking.ranked import warn_of_stages  # imports PyTorch, as their ranking did
+
+            other_stage = warn_of_stages(graphs, collection)
         sys.stderr.writelines(f"error: {error}\n" for error in errors)
         if graphs or complete:
             print_rankings(graphs, arguments)

@@ -1,9 +1,8 @@
-"""Output of `hlorank rank`: tables, JSON, CSV of layouts, submissions, exports and warnings."""
+"""Output of `hlorank rank`: tables, JSON, CSV of layouts, and submissions."""
 
 import argparse
 import csv
 import json
-import logging
 import shutil
 import sys
 import tempfile
@@ -16,25 +15,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from hlorank.data.collection import Collection
-from hlorank.data.configurations import LayoutConfigurations
-from hlorank.files import DataError, counted, csv_cell, escape, write_atomic, write_json, write_text
-from hlorank.hlo.forms import hlo_text
-from hlorank.hlo.layout_json import apply, to_configuration
-from hlorank.hlo.reader import DUMPS
-from hlorank.hlo.stage import TRAINED, backend_of, named_stage
-from hlorank.hlo.xla_process import INSTALL, has_jaxlib
-from hlorank.ranking.inputs import InputGraph
+from hlorank.files import counted, csv_cell, escape, write_text
 from hlorank.terminal import Column, cells, print_table
-from hlorank.version import __version__
 
-_OTHER_STAGE = (
-    "%s: a module of the stage %s; the model was trained on modules of the stage %s, so that the ranking means nothing "
-    "for the program; XLA dumps the right module with --xla_dump_hlo_pass_re=layout-assignment%s"
-)
-_OTHER_BACKEND = "%s: dumped by XLA for a %s; the model is of %s, so that the ranking means nothing for the program"
-_COMPILED = "%s: compiled for the %s up to layout assignment, as the model was trained on modules of the stage %s%s"
-_NO_STAGE = f"; if it is of this stage already, rank it with --dump {DUMPS[0]}"
-_UNKNOWN_STAGE = "%s: taken as a module of the stage %s, as nothing says that it is not; it was not compiled: %s"
 _COLUMNS = {
     "rank": Column("rank", number=True, form=","),
     "configuration": Column("configuration", number=True),
@@ -57,8 +40,6 @@ _CSV = [
     *("graph", "rank", "configuration", "score"),
     *("computation", "instruction", "opcode", "node", "tensor", "shape", "before", "after"),
 ]
-
-_log = logging.getLogger(__name__)
 
 
 def print_rankings(graphs: Sequence[dict[str, Any]], arguments: argparse.Namespace) -> None:
@@ -157,44 +138,3 @@ def submission(target: str | None, collection: Collection) -> Iterator[Callable[
         if target == "-":
             with path.open(encoding="utf-8") as file:
                 shutil.copyfileobj(file, sys.stdout)
-
-
-def export(folder: Path, given: InputGraph, row: dict[str, Any], model: str, collection: str) -> list[Path]:
-    """Write an entry of `top` to `<folder>/<graph>.json`, `.hlo.pb` and, with jaxlib, `.hlo.txt`; return the files."""
-    configurations = given.measured.configurations
-    if given.module is None or not given.drawn or not isinstance(configurations, LayoutConfigurations):
-        expected = "a program, for which candidates are drawn"
-        raise DataError("--export", expected, "measured configurations", file=given.file)
-    (layouts,) = configurations.values(slice(row["configuration"], row["configuration"] + 1))
-    about = {"hlorank": __version__, "model": model, "collection": collection}
-    configuration = to_configuration(given.module, layouts, about | {key: row[key] for key in ("rank", "score")})
-    module = apply(given.module, configuration).SerializeToString()
-    name = given.measured.name
-    json_file, protobuf, text = (folder / f"{name}{suffix}" for suffix in (".json", ".hlo.pb", ".hlo.txt"))
-    write_json(json_file, configuration.model_dump(mode="json"))
-    write_atomic(protobuf, lambda file: file.write(module))
-    if not has_jaxlib():
-        _log.warning("%s: not written: HLO text needs jaxlib: %s", text, INSTALL)
-        return [json_file, protobuf]
-    write_text(text, hlo_text(module))
-    return [json_file, protobuf, text]
-
-
-def warn_of_stages(graphs: Sequence[dict[str, Any]], collection: str) -> bool:
-    """Warn of modules that were compiled or may be of another stage; return True if any is of another.
-
-    A module of another backend than the model's collection counts as of another stage.
-    """
-    staged = [(ranked["file"], ranked["stage"]) for ranked in graphs if ranked["stage"] is not None]
-    for file, stage in staged:
-        if stage["other_backend"] is not None:
-            _log.warning(_OTHER_BACKEND, file, stage["other_backend"], collection)
-        if stage["compiled"]:
-            remedy = _NO_STAGE if named_stage(Path(file)) is None else ""
-            _log.warning(_COMPILED, file, backend_of(collection), TRAINED, remedy)
-        elif stage["found"] != TRAINED:
-            reason = f"; not compiled: {stage['not_compiled']}" if stage["not_compiled"] else ""
-            _log.warning(_OTHER_STAGE, file, stage["found"], TRAINED, reason)
-        elif stage["not_compiled"]:
-            _log.warning(_UNKNOWN_STAGE, file, TRAINED, stage["not_compiled"])
-    return any(stage["found"] != TRAINED or stage["other_backend"] is not None for _, stage in staged)

@@ -31,13 +31,14 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal ends the process; an address that cannot be used is refused before the model is loaded."""
+    import uvicorn  # first, as the extra that installs it has all others, too
+
     from hlorank.runs.find import resolve_alias
 
     family = socket.AF_INET6 if ":" in arguments.host else socket.AF_INET
     with socket.create_server((arguments.host, arguments.port), family=family) as bound:
         model = resolve_alias(arguments.model)
         ranker = open_ranker(model, arguments.memory, arguments.accelerator)
-        import uvicorn
         from mlflow.environment_variables import MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT
 
         from hlorank.runs.pyfunc import scoring_server

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hlorank.config.extras import named_extra
 from hlorank.data.collection import Kind, Split, measured_family, read_graph, split_half_tau
 from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph
 from hlorank.data.graph import Float32, Int64
@@ -152,9 +153,13 @@ class GraphView:
 
         It has x, opcode, node_layout, edge_index, configurable_index, name and split, runtime unless it is hidden, and
         normalizer for tiles. In a batch, edge_index and configurable_index count the nodes of the graphs before.
+
+        Raises:
+            ConfigError: PyTorch or PyTorch Geometric is not installed, which the extra `rank` installs.
         """
-        import torch
-        from torch_geometric.data import Data
+        with named_extra("to_pyg"):
+            import torch
+            from torch_geometric.data import Data
 
         arrays: dict[str, NDArray[Any]] = {
             "x": self.node_feat,

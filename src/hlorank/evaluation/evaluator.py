@@ -1,6 +1,10 @@
 """The public Evaluator: metrics of any system's scores of a collection."""
 
+import csv
+import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
+from io import StringIO
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,7 +17,11 @@ from hlorank.datasets import GraphView, load
 from hlorank.evaluation.graph_report import check_scores, mean_metrics, report_graph
 from hlorank.evaluation.submission import check_orders
 from hlorank.evaluation.summary import metric_text
-from hlorank.files import DataError, counted
+from hlorank.files import DataError, counted, csv_cell, fingerprint, sha256_file
+from hlorank.metrics import interval
+
+LEADERBOARD = ("system", "split", "graphs", "tau", "low", "high", "seeds", "data", "commit", "command")
+"""Columns of a row; `low` and `high` are the 95 % interval over graphs, `data` a fingerprint of their files."""
 
 
 class Metrics(dict[str, Any]):
@@ -103,6 +111,25 @@ class Evaluator:
             rows.append(report_graph(kind, self.split, self._graphs[name], checked))
         about = {"collection": str(self.collection), "split": self.split}
         return Metrics({**about, **mean_metrics(kind, rows), "per_graph": rows})
+
+    def row(self, system: str, result: Metrics, command: str) -> str:
+        """Return the result of a system of one seed as a line of leaderboard/, with the commit of the current folder.
+
+        Raises:
+            DataError: no graph was ranked, as of a split whose labels are withheld.
+        """
+        taus = [graph["kendall_tau"] for graph in result["per_graph"] if graph["kendall_tau"] is not None]
+        if not taus:
+            raise DataError("--row", "a split with labels", f"{self.split}, whose labels are withheld")
+        figures = (np.mean(taus), *interval(np.array(taus)))
+        data = fingerprint({name: sha256_file(graph.path) for name, graph in self._graphs.items()})
+        git, commit = ["git", "rev-parse", "--short=9", "HEAD"], ""
+        with suppress(OSError):  # no git
+            commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()  # noqa: S603
+        shown = ["" if figure is None else f"{figure:.3f}" for figure in figures]
+        cells = [system, self.split, len(taus), *shown, 1, data, commit, command]
+        csv.writer(line := StringIO(), lineterminator="\n").writerow(map(csv_cell, cells))
+        return line.getvalue()
 
     def _check_graphs(self, scores: Mapping[str, ArrayLike]) -> None:
         place = f"{self.split} of {self.collection}"

@@ -77,16 +77,25 @@ def needs_compilation(path: Path, module: HloModuleProto, collection: str) -> bo
 
 
 def other_backend(path: Path, module: HloModuleProto, collection: str) -> str | None:
-    """Return the backend whose compiler dumped a module, if it is another than a collection's, else None.
+    """Return the backend whose compiler dumped a module, if it is another than a collection's, else None."""
+    own, found = hardware(collection), dumped_by(path, module)
+    return found if own in _BACKENDS and found != own else None
+
+
+def hardware(collection: str) -> str:
+    """Return the backend of a collection without its generation, such as cpu or tpu; other sources as they are."""
+    source = Collection.parse(collection).source
+    return "tpu" if source in TPU_SOURCES else source.partition("-")[0]
+
+
+def dumped_by(path: Path, module: HloModuleProto) -> str | None:
+    """Return the backend whose compiler dumped a module, None where nothing says so.
 
     The file's name has it, or tiles in the layouts of the program's arguments, which only TPUs have.
     """
-    source = Collection.parse(collection).source
-    own = "tpu" if source in TPU_SOURCES else source.partition("-")[0]
     named = [name for name, pattern in _BACKENDS.items() if pattern.search(path.name)]
     tiled = any(shape.layout.tiles for shape in module.host_program_shape.parameters)
-    found = next(iter(["tpu"] if tiled else named), None)
-    return found if own in _BACKENDS and found != own else None
+    return next(iter(["tpu"] if tiled else named), None)
 
 
 def backend_of(collection: str) -> str:

@@ -138,14 +138,6 @@ class CostModel(nn.Module):
         """Length of the embedding of a segment."""
         return self.config.width * len(self.config.pooling)
 
-    def check_halo(self, halo: bool) -> None:
-        """Raise a ConfigError if the segments have a halo and a layer mixes over the segment."""
-        if halo and Mixing.SEGMENT in self.recipe.mixing:
-            raise ConfigError(
-                f"model.block: {self.layers_that_mix(Mixing.SEGMENT)} would mix the nodes of a halo with those of the "
-                "segment; leave it out, or set partition.halo to 0"
-            )
-
     def forward(self, plan: Plan[Tensor]) -> Tensor:
         """Compute F, the embeddings of segments: (segments * configurations, width * poolings), segment by segment.
 

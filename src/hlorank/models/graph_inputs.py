@@ -94,7 +94,6 @@ class Segments:
 
     def __init__(self, features: GraphFeatures, partition: Partition) -> None:
         self._edges = np.asarray(features.edge_index)
-        self._degrees = [np.bincount(ends, minlength=features.nodes) for ends in self._edges.T]  # operands and users
         self._column = np.full(features.nodes, -1)  # of each configurable node in the configuration codes
         if isinstance(features.configurations, LayoutFeatures):
             self._column[features.configurations.node_ids] = np.arange(len(features.configurations.node_ids))
@@ -120,8 +119,7 @@ class Segments:
 
     def _make(self, j: int) -> Segment:
         features, column = self._features, self._column
-        inner, halo = self._partition.inner(j), self._partition.halo_of(j)
-        nodes = np.concatenate([inner, halo])
+        nodes = self._partition.inner(j)
         place = np.full(features.nodes, -1)  # position of each node in the segment
         place[nodes] = np.arange(len(nodes))
         edges = place[self._edges]
@@ -135,9 +133,6 @@ class Segments:
         order = np.lexsort((nodes, distance, distance < 0))  # nodes without a path to a configurable node come last
         nodes, columns = nodes[order], column[nodes[order]]
         near = distance[distance >= 0]
-        # A segment with a halo gives the result of the whole graph, and so needs its degrees.
-        operands, users = (of_node[nodes] for of_node in self._degrees)
-        degrees = (operands, users) if len(halo) else None
         colours, initial_colour = np.unique(self._colour[nodes], return_inverse=True)
         of_colour = self._colour_node[colours]
         return Segment(
@@ -149,10 +144,9 @@ class Segments:
             colour_numeric=features.node_feat[of_colour],
             colour_opcode=features.opcode[of_colour].astype(np.int64),
             colour_layout=features.node_layout[of_colour].astype(np.int64),
-            edges=Edges(np.argsort(order)[edges], len(nodes), int((near == 0).sum()), degrees),
+            edges=Edges(np.argsort(order)[edges], len(nodes), int((near == 0).sum())),
             hop_prefixes=np.cumsum(np.bincount(near, minlength=1)).tolist(),
             config_columns=columns[columns >= 0],
-            pooled=order < len(inner) if len(halo) else None,
         )
 
 

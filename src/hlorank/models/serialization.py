@@ -61,10 +61,12 @@ class ModelSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _rename_keys(cls, value: Any) -> Any:
-        """Read a specification of 0.2 in which `layout_costs` are `layout_moves`."""
-        if not isinstance(value, dict) or "layout_moves" not in (model := value.get("model") or {}):
-            return value
-        return value | {"model": {"layout_costs" if key == "layout_moves" else key: model[key] for key in model}}
+        """Read one of 0.2 in which `layout_costs` are `layout_moves`, and segments have a halo of no hops."""
+        if isinstance(value, dict) and "layout_moves" in (model := value.get("model") or {}):
+            value = value | {"model": {"layout_costs" if key == "layout_moves" else key: model[key] for key in model}}
+        if isinstance(value, dict) and isinstance(cut := value.get("partition"), dict) and cut.get("halo") == 0:
+            value = value | {"partition": {key: cut[key] for key in cut if key != "halo"}}
+        return value
 
 
 AnySpec = TypeVar("AnySpec", bound=Spec)

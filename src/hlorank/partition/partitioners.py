@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hlorank.config import ExtensionPoint, PartitionConfig, find, is_function
 from hlorank.featurize.features import GraphFeatures, TileFeatures
-from hlorank.partition.segments import Partition, halo_rows, local_codes, neighbours, whole_graph
+from hlorank.partition.segments import Partition, local_codes, neighbours, whole_graph
 
 Labels = NDArray[np.int64]
 Partitioner = Callable[[GraphFeatures, int], Labels]
@@ -72,7 +72,7 @@ PARTITIONERS: ExtensionPoint[Partitioner] = ExtensionPoint(
 
 
 def partition_graph(features: GraphFeatures, config: PartitionConfig) -> Partition:
-    """Cut one graph into segments, numbered by their first node, that have at most `max_nodes` besides their halos.
+    """Cut one graph into segments, numbered by their first node, that have at most `max_nodes`.
 
     A graph of at most `max_nodes` nodes stays whole, and so does a tile kernel: its configuration is a property of the
     whole kernel, which is small.
@@ -83,8 +83,7 @@ def partition_graph(features: GraphFeatures, config: PartitionConfig) -> Partiti
     part = _cut_oversize(partitioner(features, config.max_nodes), config.max_nodes)
     _, first, labels = np.unique(part, return_index=True, return_inverse=True)
     segment_of = np.argsort(np.argsort(first))[labels].astype(np.int32)
-    halo = halo_rows(features, segment_of, config.halo)
-    return Partition(segment_of, local_codes(features.configurations, segment_of, halo), halo)
+    return Partition(segment_of, local_codes(features.configurations, segment_of))
 
 
 def _cut_oversize(part: Labels, max_nodes: int) -> Labels:

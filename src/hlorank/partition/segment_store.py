@@ -26,10 +26,10 @@ SEGMENTS = "segments.csv"
 CODE = ("hlorank.partition", "hlorank.featurize")
 """Packages that turn the arrays of a graph into its partition: a change of their code partitions graphs again."""
 
-_SEGMENT_OF, _LOCAL_CODES, _HALO, _MADE_FROM = "segment_of.npy", "local_codes.npy", "halo.npy", "made_from.json"
+_SEGMENT_OF, _LOCAL_CODES, _MADE_FROM = "segment_of.npy", "local_codes.npy", "made_from.json"
 _WHOLE = "whole"
 _COLUMNS = (
-    *("split", "graph", "segment", "nodes", "halo", "inner_edges", "cut_edges"),
+    *("split", "graph", "segment", "nodes", "inner_edges", "cut_edges"),
     *("configurable_nodes", "local_configurations", "configurations"),
 )
 
@@ -41,8 +41,7 @@ class PartitionSpec(Section):
 
     features: str  # fingerprint of the feature store that was partitioned
     algorithm: str  # name in PARTITIONERS; whole, if each graph is one segment, of which nothing is stored
-    max_nodes: int = Field(ge=1)  # bound of a segment's nodes, its halo not counted
-    halo: int = Field(ge=0)  # hops of the halos
+    max_nodes: int = Field(ge=1)  # bound of a segment's nodes
 
     @property
     def options(self) -> PartitionConfig:
@@ -95,7 +94,7 @@ def partition_collection(
     if whole:
         table = _whole_graphs(store)
         largest = int(table["nodes"].max())
-        spec = PartitionSpec(features=store.fingerprint, algorithm=_WHOLE, max_nodes=largest, halo=0)
+        spec = PartitionSpec(features=store.fingerprint, algorithm=_WHOLE, max_nodes=largest)
     else:
         tasks = [(split, name) for split in SPLITS for name in store.graphs(split)]
         code = files.code_digest(*CODE, partitioner.__module__)
@@ -109,9 +108,6 @@ def partition_collection(
     files.write_json(output / SPEC, spec.model_dump(mode="json"))
     counts = {"graph": metrics["graphs"], "segment": len(table), "node": metrics["largest_segment"]}
     _log.info("%s: %s, %s of at most %s", output, *(files.counted(int(count), noun) for noun, count in counts.items()))
-    if spec.halo:
-        sizes = metrics["mean_halo"], metrics["largest_halo"]
-        _log.info("%s: halos of %d hops have %.0f nodes on average, at most %d", output, spec.halo, *sizes)
 
 
 def _partition(
@@ -128,7 +124,6 @@ def _partition(
         with files.atomic_folder(folder) as temporary:
             files.write_array(temporary / _SEGMENT_OF, partition.segment_of)
             files.write_array(temporary / _LOCAL_CODES, partition.local_codes)
-            files.write_array(temporary / _HALO, partition.halo)
             files.write_json(temporary / _MADE_FROM, {"fingerprint": made_from})
     return segment_rows(split, opened, partition)
 
@@ -139,7 +134,7 @@ def _made_from(features: GraphFeatures, config: PartitionConfig, code: str) -> s
     if isinstance(features.configurations, LayoutFeatures):
         arrays += [features.configurations.node_ids, features.configurations.codes]
     hashes = [[a.dtype.str, a.shape, hashlib.sha256(np.ascontiguousarray(a).data).hexdigest()] for a in arrays]
-    options = [config.algorithm, config.max_nodes, config.halo]
+    options = [config.algorithm, config.max_nodes]
     return files.fingerprint([code, options, features.nodes, features.distinct, hashes])
 
 
@@ -154,7 +149,7 @@ def _stored_partition(folder: Path, features: GraphFeatures, made_from: str) -> 
 def _open_partition(folder: Path, nodes: int, distinct: int) -> Partition:
     """Open the partition of a graph of these numbers of nodes and distinct configurations, memory-mapped."""
     try:
-        partition = Partition(*(files.map_array(folder / name) for name in (_SEGMENT_OF, _LOCAL_CODES, _HALO)))
+        partition = Partition(*(files.map_array(folder / name) for name in (_SEGMENT_OF, _LOCAL_CODES)))
         for key, rows, expected, of in (
             ("segment_of", partition.segment_of, nodes, "nodes"),
             ("local_codes", partition.local_codes, distinct, "distinct configurations"),
@@ -170,8 +165,8 @@ def _open_partition(folder: Path, nodes: int, distinct: int) -> Partition:
 def segment_rows(split: str, features: GraphFeatures, partition: Partition) -> pd.DataFrame:
     """Return the rows of segments.csv of one graph.
 
-    The halo are nodes of other segments that are computed with a segment. A cut edge has one end inside, so it counts
-    in two segments. Local configurations are distinct at the configurable nodes inside and in the halo.
+    A cut edge has one end inside, so it counts in two segments. Local configurations are distinct at the configurable
+    nodes inside.
     """
     count = partition.segments
     ends = partition.segment_of[features.edge_index]
@@ -183,7 +178,6 @@ def segment_rows(split: str, features: GraphFeatures, partition: Partition) -> p
         features.name,
         np.arange(count),
         np.bincount(partition.segment_of, minlength=count),
-        np.bincount(partition.halo[:, 0], minlength=count),
         np.bincount(ends[~cut, 0], minlength=count),
         np.bincount(ends[cut].reshape(-1), minlength=count),
         np.bincount(partition.segment_of[configurable], minlength=count),
@@ -196,7 +190,7 @@ def segment_rows(split: str, features: GraphFeatures, partition: Partition) -> p
 def _whole_graphs(store: FeatureStore) -> pd.DataFrame:
     """Return the rows of graphs that are one segment each, without reading the graphs."""
     rows = [
-        (split, name, 0, entry.nodes, 0, entry.edges, 0, entry.configurable_nodes, entry.distinct, entry.distinct)
+        (split, name, 0, entry.nodes, entry.edges, 0, entry.configurable_nodes, entry.distinct, entry.distinct)
         for split in SPLITS
         for name, entry in store.entries(split).items()
     ]
@@ -211,15 +205,13 @@ def _summary(table: pd.DataFrame) -> dict[str, float]:
     """
     segments, graphs = len(table), table.groupby(["split", "graph"]).ngroups
     cut = table["cut_edges"].sum() / 2
-    nodes, halo, configurable = table[["nodes", "halo", "configurable_nodes"]].sum().tolist()
+    nodes, configurable = table[["nodes", "configurable_nodes"]].sum().tolist()
     shares = (table["local_configurations"] / table["configurations"]).tolist()
     return {
         "graphs": graphs,
         "segments_per_graph": segments / graphs,
         "largest_segment": int(table["nodes"].max()),
         "mean_segment": nodes / segments,
-        "largest_halo": int(table["halo"].max()),
-        "mean_halo": halo / segments,
         "cut_edges": float(cut / max(cut + table["inner_edges"].sum(), 1)),
         "configurable_nodes_per_segment": configurable / segments,
         "local_configurations": sum(shares) / segments,

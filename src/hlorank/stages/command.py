@@ -23,9 +23,10 @@ from omegaconf import DictConfig
 
 from hlorank.compute import end_with_parent
 from hlorank.config import Config, ConfigError, load
+from hlorank.config.extras import named_extra
 from hlorank.config.section import PASSWORD, STORE_ADDRESS, fields_at, unknown_key
 from hlorank.data.collection import Collection
-from hlorank.files import LOCKS, DataError, fingerprint, first_line, one_line, one_process
+from hlorank.files import LOCKS, DataError, bundled, fingerprint, first_line, one_line, one_process
 from hlorank.runs.store import error_lines
 from hlorank.runs.sweeps import plain_values, sweep_report
 
@@ -64,7 +65,8 @@ def stage(*, reads: Iterable[str], writes: str, lock: bool = True) -> Callable[[
                 config = load_composed(composed)
                 output = output_folder(config, writes)
                 folder_lock = Path(config.paths.state) / LOCKS / fingerprint(str(output.resolve()))
-                with one_process(folder_lock, f"a stage that writes {output}") if lock else nullcontext():
+                locked = one_process(folder_lock, f"a stage that writes {output}") if lock else nullcontext()
+                with locked, named_extra(f"the stage {name}"):
                     return task(config, output)
             except Exception as error:
                 if HydraConfig.get().mode is not RunMode.RUN:
@@ -72,7 +74,8 @@ def stage(*, reads: Iterable[str], writes: str, lock: bool = True) -> Callable[[
                 status = _report(error)  # Hydra would print a line of its own before it
             raise SystemExit(status)
 
-        composed_run = hydra.main(version_base="1.3", config_path=str(Path.cwd() / "conf"), config_name="config")(run)
+        conf = next(filter(Path.is_dir, [Path.cwd() / "conf", bundled("conf")]))
+        composed_run = hydra.main(version_base="1.3", config_path=str(conf), config_name="config")(run)
 
         @wraps(task)
         def command() -> None:
@@ -82,7 +85,7 @@ def stage(*, reads: Iterable[str], writes: str, lock: bool = True) -> Callable[[
                 options = [option for option in sys.argv[1:] if option in _MULTIRUN]  # come first, as Hydra wants
                 others = (_accepted_by_hydra(one, bool(options)) for one in sys.argv[1:] if one not in _MULTIRUN)
                 sys.argv[1:] = [*options, *chain.from_iterable(others)]
-                with sweep_report():
+                with named_extra("a sweep"), sweep_report():
                     composed_run()
             except KeyboardInterrupt:
                 raise SystemExit(128 + signal.SIGINT) from None
@@ -115,8 +118,8 @@ def _report(error: Exception) -> int:
 def _check(arguments: Sequence[str], name: str, reads: Sequence[str]) -> None:
     """Warn of overrides of keys that only other stages read; refuse passwords, and another folder."""
     if not Path("conf").is_dir() and not {"--config-dir", "-cd", "--config-path", "-cp"} & {*arguments}:
-        projects = (parent for parent in Path.cwd().parents if (parent / "conf/config.yaml").is_file())
-        raise ConfigError(f"conf: no such folder here; run in {next(projects, 'the folder of the project')}")
+        for project in (parent for parent in Path.cwd().parents if (parent / "conf/config.yaml").is_file()):
+            raise ConfigError(f"conf: no such folder here; run in {project}")
     for argument in arguments:
         key, separator, _ = argument.lstrip("+~").partition("=")
         key, section = key.partition("@")[0], key.partition(".")[0].partition("@")[0]
@@ -152,7 +155,7 @@ def _accepted_by_hydra(argument: str, sweep: bool) -> list[str]:
     if key == "loss" and value.startswith("{"):
         return ["~loss", f"+{argument}"]
     *parents, name = key.split(".")
-    is_group = not parents and (Path("conf") / name).is_dir()
+    is_group = not parents and any((conf / name).is_dir() for conf in (Path("conf"), bundled("conf")))
     own = key.replace(".", "").isidentifier() and not key.startswith(("hydra.", "data.", "loss."))
     if not own or is_group or name in fields_at(Config, parents):
         return [argument]

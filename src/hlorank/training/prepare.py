@@ -156,7 +156,6 @@ def _check_networks(setup: Setup) -> tuple[Method, StepMemory]:
     config, method = setup.config, setup.method
     assert method is not None
     model, data = build(setup, Member(config.seed), ALONE)
-    model.check_halo(setup.graphs.options is not None and setup.graphs.options.halo > 0)
     make_loss(config.loss)
     if (table := Aggregator(model, method, config.segments).table) is not None:
         table.check_budget(data.table_entries())

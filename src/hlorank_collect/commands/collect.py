@@ -10,16 +10,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from hlorank.compute import map_graphs
-from hlorank.config import ComputeConfig, ConfigError
+from hlorank.config import ConfigError
 from hlorank.data.collection import Collection, graph_files
 from hlorank.data.manifest import manifest_of
 from hlorank.terminal import add_number
 from hlorank_collect.commands import common
 from hlorank_collect.xla import TPUS
-
-_MEASURES = {"hlorank_measure": 1.0}
-"""Resource of a node that measures: one program takes all of it."""
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -53,12 +49,6 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     limit = "time per program; configurations not compiled by then are left out"
     add_number(how, "--time-limit", 1800, limit, metavar="SECONDS")
     common.add_machine_arguments(how)
-    how.add_argument(
-        "--ray",
-        metavar="ADDRESS",
-        help="measure on the nodes of a Ray cluster that were started with --resources '{\"hlorank_measure\": 1}', one "
-        "program on each at a time; auto is the cluster of this machine (needs the extra ray)",
-    )
 
 
 def _collection(address: str) -> Collection:
@@ -77,7 +67,7 @@ def _attached(arguments: argparse.Namespace, collection: Collection) -> bool:
     if collection.source not in TPUS:
         return False
     require_device(collection.source)
-    attached = arguments.ray is None and attached_tpu() == collection.source
+    attached = attached_tpu() == collection.source
     if (manifest := manifest_of(collection, graph_files(arguments.out, collection, None))) is None:
         return attached
     compiler, measured = f"libtpu {version('libtpu')}", manifest.runtimes == "measured"
@@ -105,20 +95,15 @@ def run(arguments: argparse.Namespace) -> int:
     common.check_output(arguments.out / collection.path)
     read_left_out(arguments.out)  # raises before anything is measured
     backend = "tpu" if _attached(arguments, collection) else collection.source
-    if arguments.ray is None:
-        require_device(backend)  # of a cluster, the nodes have it
+    require_device(backend)
     kind: Callable[..., Task] = LayoutTask
     if collection.kind == "tile":
         kind = partial(TileTask, kernels=arguments.kernels)
     settings = common.task_settings(arguments, str(collection))
     tasks = [kind(**program, **settings, attached=backend == "tpu") for program in programs]
     record = partial(record_left_out, arguments.out, collection)
-    supervision = common.supervision(arguments, backend)
-    if arguments.ray is not None:
-        config = ComputeConfig.of_cluster(arguments.ray, gpus=collection.source == "gpu")
-        supervision["cluster"] = partial(map_graphs, settings=config, outputs=[arguments.out], resources=_MEASURES)
     try:
-        return common.status(run_tasks(tasks, **supervision, record=record).left_out)
+        return common.status(run_tasks(tasks, **common.supervision(arguments, backend), record=record).left_out)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted: what is finished stays; the same command continues\n")
         return 130  # as shells do

@@ -112,9 +112,8 @@ def task_settings(arguments: argparse.Namespace, collection: str) -> dict[str, A
 
 
 def supervision(arguments: argparse.Namespace, *backends: str) -> dict[str, Any]:
-    """Return the keyword arguments of `run_tasks`; other work does not change estimates, which take all cores."""
+    """Return the keyword arguments of `run_tasks`; other work does not change estimates."""
     from hlorank_collect.program import require_device
-    from hlorank_collect.run_tasks import in_threads
 
     estimates = all(backend in TPUS for backend in backends)
     check = _warn_if_busy if arguments.allow_busy else machine.require_quiet
@@ -122,7 +121,6 @@ def supervision(arguments: argparse.Namespace, *backends: str) -> dict[str, Any]
         "hang_seconds": arguments.hang_seconds,
         "echo": lambda text: print(text, flush=True),  # noqa: T201 (the output of the command)
         "check_machine": partial(require_device, *backends[:1]) if estimates else check,
-        "cluster": in_threads if estimates else None,
     }
 
 

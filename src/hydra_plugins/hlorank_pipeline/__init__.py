@@ -1,4 +1,4 @@
-"""Resolvers of conf/ wherever Hydra composes it, `dvc exp run` included: the entries of dvc.yaml, and its overrides."""
+"""Search path and resolvers of conf/ wherever Hydra composes it, `dvc exp run` included: of dvc.yaml, and checks."""
 
 import json
 import sys
@@ -9,6 +9,8 @@ from shlex import quote
 from typing import Any
 
 from hydra import compose
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 Names = Sequence[str]
@@ -25,6 +27,17 @@ _NOT_PIPELINE = {
     "hparams_search": "start a search with python -m hlorank.stages.train -m",
 }
 """Keys of the command line of a stage, and what to do for the whole pipeline."""
+
+
+class BundledConf(SearchPathPlugin):
+    """Search of the package's conf/ after that of the project, which may have less."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Append the folder, but not for another program that uses Hydra, whose environment has hlorank, too."""
+        if {"hlorank", "dvc"} & {*sys.modules}:
+            from hlorank.files import bundled
+
+            search_path.append("hlorank", str(bundled("conf")))
 
 
 def _paths(collections: Names) -> list[str]:

@@ -10,9 +10,10 @@ import pytest
 
 from hlorank.data.collection import Collection
 from hlorank.evaluation.graph_report import PREDICTION_COLUMNS
-from hlorank.evaluation.report.tables import Group, SplitScores, group_runs, interval, scores
+from hlorank.evaluation.report.tables import Group, SplitScores, group_runs, scores
 from hlorank.evaluation.report.trainings import Run, model_and_report_folders, read_run, records, scored
 from hlorank.files import DataError, read_json, write_json
+from hlorank.metrics import interval
 from tests.evaluation.conftest import graph_row, training
 
 RANDOM, DEFAULT = Collection.parse("layout:cpu:random"), Collection.parse("layout:cpu:default")

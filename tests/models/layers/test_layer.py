@@ -1,4 +1,4 @@
-"""Known values of single layers, dropout, edges in pieces, joins, halos and widths."""
+"""Known values of single layers, dropout, edges in pieces, joins and widths."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hlorank.config import ConfigError
-from hlorank.models.compression.declarations import EdgeForm, EdgeKind, Mixing, Norm
+from hlorank.models.compression.declarations import EdgeForm, EdgeKind, Norm
 from hlorank.models.compression.segment import Segment
 from hlorank.models.layers.layer import Dropout, InstanceNorm
 from hlorank.models.layers.message_passing import EdgeWise
@@ -103,18 +103,10 @@ def test_features_that_round_to_zero_give_numbers(segment: Segment) -> None:
 @pytest.mark.parametrize(
     "name", ["linear", "gcn", "TransformerConv", "gatv2", "instance_norm", "configuration_attention", GATE]
 )
-def test_any_halo_and_bound_of_memory(name: str) -> None:
-    """Segments with a halo of as many hops as there are layers give the embedding of the whole graph."""
-    model, rows = make_model(block=["linear", name], pooling=["sum"]), np.arange(5)
-    whole, cut = make_inputs(), make_inputs(segments=3, halo=2)
+def test_any_bound_of_memory(name: str) -> None:
+    model, rows, cut = make_model(block=["linear", name], pooling=["sum"]), np.arange(5), make_inputs(segments=3)
     scores = score_configurations(model, cut, rows, 2**30)
     np.testing.assert_allclose(score_configurations(model, cut, rows, 1), scores, rtol=1e-9)
-    if Mixing.SEGMENT in model.recipe.mixing:
-        with pytest.raises(ConfigError, match=r"instance_norm.*partition\.halo"):
-            model.check_halo(halo=True)
-        return
-    total = torch.stack([embed_rows(model, cut, j, rows) for j in range(3)]).sum(dim=0)
-    torch.testing.assert_close(total, embed_rows(model, whole, 0, rows))
 
 
 def test_widths_before_a_layer_that_widens_are_narrower() -> None:

@@ -52,7 +52,7 @@ def test_every_layer_equals_its_oracle_in_any_order_and_form(name: str, directio
 
     free = torch.randperm(24, generator=torch.Generator().manual_seed(0))
     nodes, configurations = torch.cat([free[free < 6], free[free >= 6]]), torch.tensor([2, 0, 1])  # 6 are configurable
-    moved = replace(segment, edges=Edges(nodes.argsort().numpy()[segment.edges.ends], 24, 6, None))
+    moved = replace(segment, edges=Edges(nodes.argsort().numpy()[segment.edges.ends], 24, 6))
     in_other_order = run_dense(layer, x[nodes][:, configurations], moved)
     torch.testing.assert_close(in_other_order, result[nodes][:, configurations])
     torch.testing.assert_close(run_dense(layer.float(), x.float(), segment).double(), expected, rtol=1e-4, atol=1e-4)

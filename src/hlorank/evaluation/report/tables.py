@@ -8,13 +8,12 @@ from statistics import fmean, stdev
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from hlorank.data.collection import SPLITS, Collection, Kind
 from hlorank.evaluation.graph_report import WRONG, Row, metric_names
 from hlorank.evaluation.report.trainings import GRAPHS, TEXT, Run, compared, records
+from hlorank.metrics import interval
 
-RESAMPLES, LEVEL = 2_000, 0.95
 ALL = "all families"
 _MEANS = ["kendall_tau", "noise_ceiling", "noise_width", "wrong", *WRONG, "slowdown_1", "slowdown_5"]
 _SHOWN = 8  # misjudged properties of a method
@@ -152,19 +151,6 @@ class SplitScores:
 
 Results = dict[tuple[str, str], list[tuple[Group, SplitScores]]]
 """Groups and scores by split and protocol (`all` or `indexed`), in the order of the splits, the best tau first."""
-
-
-def interval(values: NDArray[np.float64]) -> tuple[float | None, float | None]:
-    """Return the ends of the 95 % interval of a mean over graphs, (graphs,), None for fewer than two graphs.
-
-    The ends are percentiles of 2,000 bootstrap resamples from a fixed seed.
-    """
-    if len(values) < 2:
-        return None, None
-    rng, count = np.random.default_rng(0), len(values)
-    means = [values[rng.integers(0, count, count)].mean() for _ in range(RESAMPLES)]
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
 
 
 def scores(groups: Sequence[Group]) -> Results:

@@ -18,6 +18,7 @@ from hlorank.evaluation.report import charts, tables
 from hlorank.evaluation.report.trainings import FOLD, Run, records
 from hlorank.evaluation.summary import METRIC_COLUMNS, metric_text
 from hlorank.files import counted, flatten, write_text
+from hlorank.metrics import LEVEL, RESAMPLES
 from hlorank.version import __version__
 
 REPORT = "report.html"
@@ -63,8 +64,8 @@ def _render(runs: Sequence[Run]) -> str:
         sections=[_section(collection, groups, share) for collection, groups in grouped.items()],
         memory=_memory([group for groups in grouped.values() for group in groups]),
         version=__version__,
-        level=tables.LEVEL,
-        resamples=tables.RESAMPLES,
+        level=LEVEL,
+        resamples=RESAMPLES,
         noise=NOISE,
         wrong=WRONG,
         titles={name: " ".join(column.title.split()) for name, column in METRIC_COLUMNS.items()},

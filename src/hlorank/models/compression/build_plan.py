@@ -149,14 +149,11 @@ class _Builder:
     def pool(self) -> plans.PoolIndex[plans.Array]:
         """Return the index of the pooling, after the last step."""
         colouring, segment, gradients = self._now, self._segment, self._recipe.gradients
-        pooled, configurable, parts = segment.pooled, segment.configurable, segment.parts
-        colour_of, part, varied = colouring.colour_of, segment.part, colouring.prefix
+        configurable, part, parts = segment.configurable, segment.part, segment.parts
+        colour_of, varied = colouring.colour_of, colouring.prefix
         count = colour_of.shape[1]
-        if pooled is not None:
-            colour_of, part, varied = colour_of[pooled], part[pooled], int(pooled[:varied].sum())
-            configurable = int(pooled[:configurable].sum())
         nodes = np.repeat(np.bincount(part, minlength=parts), count)[:, None]
-        if pooled is None and colouring.is_identity and parts == 1:
+        if colouring.is_identity and parts == 1:
             return plans.PoolIndex(count, nodes, None, None, None, configurable)
         first, first_counts = _by_part(colour_of[:varied], part[:varied], parts)
         others, other_counts = _by_part(colour_of[varied:, :1], part[varied:], parts)

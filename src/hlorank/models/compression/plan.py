@@ -101,15 +101,14 @@ class PoolIndex(NamedTuple, Generic[A]):
     configurations: int  # their number, the same for each segment
     nodes: A  # (rows, 1) int64, number of pooled nodes
     # (rows + segments, colours), the pooled states: first of the nodes that have a colour for each configuration, row
-    # by row; then, segment by segment, of all other nodes. None if every node that has states is pooled, the states are
-    # dense, and there is one segment
+    # by row; then, segment by segment, of all other nodes. None if the states are dense, and there is one segment
     states: Sparse[A] | None
     # (2, rows) int64, the row of `states` of the pair and the row of its segment, each replaced by the other where it
     # is empty; None where `states` is None
     filled: A | None
     # (rows, colours), the states of configurable nodes; None where `states` is None, or where no pooling reads it
     configurable: Sparse[A] | None
-    configurable_nodes: int  # number of configurable nodes among the pooled ones
+    configurable_nodes: int  # number of configurable nodes
 
 
 StepIndex = Messages[A] | JoinIndex[A] | DenseIndex[A] | NodeIndex[A] | MaskIndex[A] | Sparse[A] | None

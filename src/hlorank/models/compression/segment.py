@@ -26,42 +26,21 @@ class Neighbourhood(NamedTuple):
 class Edges:
     """The edges of a segment: (edges, 2) int64, a node that consumes and the operand that it consumes.
 
-    The first nodes are the `configurable` ones. A segment with a halo has a part of the edges of its nodes, and so gets
-    their `degrees` in the whole graph: (nodes,) int64, the number of operands, and the same of users.
+    The first nodes are the `configurable` ones.
     """
 
-    def __init__(
-        self,
-        ends: NDArray[np.int64],
-        nodes: int,
-        configurable: int,
-        degrees: tuple[NDArray[np.int64], NDArray[np.int64]] | None,
-    ) -> None:
+    def __init__(self, ends: NDArray[np.int64], nodes: int, configurable: int) -> None:
         self.ends = ends
         self.nodes = nodes
         self.configurable = configurable
-        self._whole = degrees
         self._neighbourhoods: dict[EdgeKind, Neighbourhood] = {}
 
     def __len__(self) -> int:
         return len(self.ends)
 
-    @property
-    def partial(self) -> bool:
-        """True if degrees count edges that the segment lacks."""
-        return self._whole is not None
-
-    @property
-    def degrees(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(nodes,) int64, the number of operands of each node, and the same of users."""
-        if self._whole is not None:
-            return self._whole
-        operands, users = (np.bincount(end, minlength=self.nodes) for end in self.ends.T)
-        return operands, users
-
     def only(self, kept: NDArray[np.bool_]) -> Edges:
         """Return the edges of a mask, (edges,); degrees count only these."""
-        return Edges(self.ends[kept], self.nodes, self.configurable, None)
+        return Edges(self.ends[kept], self.nodes, self.configurable)
 
     def neighbourhood(self, kind: EdgeKind) -> Neighbourhood:
         """Return the edges of a kind with their weights, made once."""
@@ -71,8 +50,8 @@ class Edges:
 
     def _weighted(self, kind: EdgeKind) -> Neighbourhood:
         user, operand = self.ends.T
-        operands, users = self.degrees
-        nodes, received, degrees = np.arange(self.nodes), [(user, operand), (operand, user)], [operands, users]
+        nodes, received = np.arange(self.nodes), [(user, operand), (operand, user)]
+        degrees = [np.bincount(end, minlength=self.nodes) for end in self.ends.T]  # numbers of operands, and of users
         if kind.directions == "users":
             received, degrees = received[1:], degrees[1:]
         every = np.sum(degrees, axis=0)
@@ -99,7 +78,7 @@ class Edges:
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """The nodes of a segment and its halo, and the edges between them; or of stacked segments.
+    """The nodes of a segment and the edges between them; or of stacked segments.
 
     Nodes are ordered by their distance, in edges of either direction, from the nearest configurable node. So the
     nodes that a configuration can change after k layers of message passing are the first ones, the k-hop prefix, and
@@ -121,11 +100,10 @@ class Segment:
     hop_prefixes: Sequence[int]
     # (configurable nodes,) int64, their columns in the graph's configuration codes; none for tiles
     config_columns: NDArray[np.int64]
-    pooled: NDArray[np.bool_] | None  # (nodes,) bool, the nodes outside the halo, which are pooled; None without a halo
 
     @property
     def nodes(self) -> int:
-        """The number of nodes, halo included."""
+        """The number of nodes."""
         return len(self.initial_colour)
 
     @property
@@ -166,14 +144,6 @@ def stack(segments: Sequence[Segment]) -> Segment:
     colours, first, colour_of = np.unique(every, return_index=True, return_inverse=True)
     near = distance[distance < np.iinfo(np.int64).max]
     prefixes = np.cumsum(np.bincount(near, minlength=1)).tolist()
-    degrees = None
-    if any(segment.edges.partial for segment in segments):
-        operands, users = zip(*(segment.edges.degrees for segment in segments), strict=True)
-        degrees = np.concatenate(operands)[order], np.concatenate(users)[order]
-    pooled = None
-    if any(segment.pooled is not None for segment in segments):
-        masks = [np.ones(part.nodes, np.bool_) if part.pooled is None else part.pooled for part in segments]
-        pooled = np.concatenate(masks)[order]
     return Segment(
         node_ids=np.concatenate([segment.node_ids for segment in segments])[order],
         part=np.repeat(np.arange(count), sizes)[order],
@@ -183,10 +153,9 @@ def stack(segments: Sequence[Segment]) -> Segment:
         colour_numeric=np.concatenate([segment.colour_numeric for segment in segments])[first],
         colour_opcode=np.concatenate([segment.colour_opcode for segment in segments])[first],
         colour_layout=np.concatenate([segment.colour_layout for segment in segments])[first],
-        edges=Edges(place[ends], len(order), prefixes[0], degrees),
+        edges=Edges(place[ends], len(order), prefixes[0]),
         hop_prefixes=prefixes,
         config_columns=np.concatenate([segment.config_columns for segment in segments]),
-        pooled=pooled,
     )
 
 

@@ -1,0 +1,127 @@
+"""Installations without extras: what needs none of them works, and the rest names the extra in one line."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hlorank.config.extras import EXTRAS
+from tests.docs.blocks import blocks
+
+PROGRAM = """
+import runpy, sys
+
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+    def find_spec(self, name, *other):
+        return None if name in refused else self.finder.find_spec(name, *other)
+
+refused = {*sys.argv[1].split()}
+sys.meta_path[:] = map(Without, sys.meta_path)
+program = sys.argv[2]
+del sys.argv[:2]
+exec(program)
+"""
+"""Program of the second argument, without the packages that the first one names."""
+COMMAND = "from hlorank.cli.main import main; sys.exit(main())"
+STAGE = "import hlorank; sys.argv[0] = '-m'; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+EVALUATE = """
+import hlorank
+evaluator = hlorank.Evaluator(*sys.argv[1:])
+result = evaluator.eval({name: range(count) for name, count in evaluator.configurations.items()})
+print(len(result["per_graph"]))
+"""
+PYG = """
+import hlorank
+try:
+    hlorank.datasets.load("tile/cpu").test[0].to_pyg()
+except ValueError as error:
+    print(f"error: {error}")
+"""
+LOAD = """
+import hlorank
+try:
+    hlorank.load(sys.argv[1])
+except ValueError as error:
+    sys.exit(f"error: {error}")
+"""
+
+
+def run(program: str, *arguments: object, without: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-P", "-c", PROGRAM, without, program, *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"})
+
+
+@pytest.fixture
+def none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The packages of all extras, and a working folder without conf/."""
+    monkeypatch.chdir(tmp_path)
+    return " ".join(EXTRAS.values())
+
+
+def test_the_first_lines_of_the_readme_need_no_extra(none: str) -> None:
+    lines = next(block.text for block in blocks("README.md") if block.language == "python")
+    done = run(lines + "import sys\nassert 'torch' not in sys.modules", without=none)
+    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
+    assert done.stdout.startswith("layout:cpu:random, mean of 11 graphs of test: Kendall tau 0.")
+
+
+def test_data_the_evaluator_inspect_and_convert_need_no_extra(
+    none: str, program: Path, graphs: list[Path], tiny_collections: Path, tmp_path: Path
+) -> None:
+    shown = run(COMMAND, "inspect", graphs[0], program, without=none)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert graphs[0].stem in shown.stdout
+    done = run(COMMAND, "convert", program, tmp_path / "npz", without=none)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == [str(path) for path in (tmp_path / "npz").rglob("*.npz")]
+    given = "layout:synthetic:random", tiny_collections / "raw", "valid", tmp_path / "cache"
+    done = run(EVALUATE, *given, without=none)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert int(done.stdout) == len(graphs)
+
+
+@pytest.mark.parametrize("package", ["torch", "pymetis torch torch_geometric"])
+def test_rank_and_load_name_the_extra_rank(package: str, none: str, model: Path, graphs: list[Path]) -> None:
+    for program, arguments in ((COMMAND, ["rank", "--model", model, graphs[0]]), (LOAD, [model])):
+        done = run(program, *arguments, without=package)
+        assert (done.returncode, done.stdout) == (2 if program == COMMAND else 1, "")
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("error: hlorank")
+        assert line.endswith("needs torch: pip install 'hlorank[rank]'")
+
+
+def test_a_graph_needs_the_extra_rank_only_as_data_of_pytorch_geometric(none: str) -> None:
+    done = run(PYG, without="torch_geometric")
+    assert done.stdout == "error: to_pyg needs torch_geometric: pip install 'hlorank[rank]'\n"
+
+
+def test_rank_needs_no_extra_but_rank(none: str, model: Path, graphs: list[Path]) -> None:
+    without = "altair dvc hydra lightning mlflow omegaconf optuna sklearn sqlalchemy threadpoolctl uvicorn"
+    done = run(COMMAND, "rank", "--model", model, graphs[0], without=without)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert graphs[0].stem in done.stdout
+
+
+@pytest.mark.parametrize("command", ["best", "serve --model m", "report m", "register m"])
+def test_other_commands_name_an_extra(command: str, none: str) -> None:
+    done = run(COMMAND, *command.split(), without=none)
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "pip install 'hlorank[" in line
+
+
+@pytest.mark.parametrize(("name", "package"), [("fetch", "hydra"), ("train", "hydra"), ("train", "sklearn")])
+def test_a_stage_names_the_extra_pipeline(name: str, package: str, none: str) -> None:
+    done = run(STAGE, f"hlorank.stages.{name}", "method=gradient_boosting", without=package)
+    *_, line = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert line.endswith(f"needs {package}: pip install 'hlorank[pipeline]'")
+    assert "Traceback" not in done.stderr
