@@ -19,10 +19,10 @@ from hlorank_collect.program import Program, user_program
 from hlorank_collect.xla import TPUS, Platform
 
 
-def load_program(program: str, arguments: str | None, seed: int = 0, scale_batch: int | None = None) -> Program:
-    """Return a program in a file, or `module:name` as for `user_program`, which takes no seed and no batch."""
+def load_program(program: str, arguments: str | None, seed: int = 0) -> Program:
+    """Return a program in a file, or `module:name` as for `user_program`, which takes no seed."""
     if Path(program).is_file():
-        return module_program(Path(program), seed, scale_batch)
+        return module_program(Path(program), seed)
     return user_program(program, arguments)
 
 
@@ -64,8 +64,6 @@ class Task(ABC):
     """CPU core to measure on; None for any."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Names of configurations that crashed or hung an earlier process -> reason."""
-    scale_batch: int | None = None
-    """New batch of a program in a file; None keeps its own."""
     attached: bool = False
     """True if runtimes for a TPU are measured on that of this machine."""
 
@@ -79,7 +77,7 @@ class Task(ABC):
 
     def load(self) -> Program:
         """Return the program; raise ConfigError if it is neither a file nor importable."""
-        return load_program(self.program, self.arguments, self.seed, self.scale_batch)
+        return load_program(self.program, self.arguments, self.seed)
 
     @property
     def attempts(self) -> int:
@@ -121,8 +119,6 @@ class Task(ABC):
         settings = {**{name: getattr(self, name) for name in names}, "fast_compile": False}  # an option of 0.2
         if self.is_file:
             settings["program"] = sha256_file(Path(self.program))
-        if self.scale_batch is not None:
-            settings["scale_batch"] = self.scale_batch
         if self.attached:
             settings["attached"] = True
         compiler = "libtpu" if self.source in TPUS else "jaxlib"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hlorank.cli.programs import (
     HELP,
@@ -21,7 +21,7 @@ from hlorank.cli.programs import (
     is_function,
     open_ranker,
 )
-from hlorank.cli.rank_output import print_rankings, submission
+from hlorank.cli.rank_output import print_rankings, submission, write_outputs
 from hlorank.config import ComputeConfig, ConfigError
 from hlorank.data.graph import Int64
 from hlorank.fetch.hlo import check_names
@@ -29,9 +29,6 @@ from hlorank.files import DataError, counted
 from hlorank.hlo.configurations import NothingToConfigureError
 from hlorank.ranking.rankers import fitting_ranker
 from hlorank.terminal import add_number, add_table_options
-
-if TYPE_CHECKING:
-    from hlorank.ranking.inputs import InputGraph
 
 _log = logging.getLogger(__name__)
 
@@ -151,28 +148,10 @@ def _rank_program(program: Program, arguments: argparse.Namespace, folder: str) 
             order = ranking(scores)
             shown = ranked_graph(given, scores, order, arguments.top, compare=arguments.compare)
             shown |= {"file": program.label, "trained_on": ranker.spec.features.runtimes or None}
-            shown |= _written(given, shown["top"], arguments, str(ranker.collection))
+            shown |= write_outputs(given, shown["top"], arguments, str(ranker.collection))
             results.append((shown, None if arguments.csv is None else order))
         except DataError as error:
             results.append(program.labelled(error))
-
-
-def _written(
-    given: InputGraph, top: Sequence[dict[str, Any]], arguments: argparse.Namespace, collection: str
-) -> dict[str, Any]:
-    """Write the export and the candidates of a graph, and return what is printed of them."""
-    from hlorank.data.collection import write_graph
-    from hlorank.ranking.ranked import export
-
-    shown = dict[str, Any]()
-    if arguments.export is not None:
-        if (found := len(top)) < arguments.choose:
-            raise DataError("--choose", f"at most {found}, the number of configurations", arguments.choose)
-        files = export(arguments.export, given, top[arguments.choose - 1], arguments.model, collection)
-        shown["exported"] = [*map(str, files)]
-    if given.drawn and arguments.save is not None:
-        write_graph(arguments.save / f"{given.measured.name}.npz", given.measured)
-    return shown
 
 
 def _rank(

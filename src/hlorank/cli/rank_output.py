@@ -1,5 +1,7 @@
 """Output of `hlorank rank`: tables, JSON, CSV of layouts, and submissions."""
 
+from __future__ import annotations
+
 import argparse
 import csv
 import json
@@ -10,13 +12,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from hlorank.data.collection import Collection
-from hlorank.files import counted, csv_cell, escape, write_text
+from hlorank.data.collection import Collection, write_graph
+from hlorank.files import DataError, counted, csv_cell, escape, write_text
 from hlorank.terminal import Column, cells, print_table
+
+if TYPE_CHECKING:
+    from hlorank.ranking.inputs import InputGraph
 
 _COLUMNS = {
     "rank": Column("rank", number=True, form=","),
@@ -121,6 +126,23 @@ def _changes(graphs: Sequence[dict[str, Any]]) -> str:
                 cells = {"graph": ranked["graph"], **row, **change, **layouts}
                 writer.writerow({key: csv_cell(cell) for key, cell in cells.items()})
     return text.getvalue()
+
+
+def write_outputs(
+    given: InputGraph, top: Sequence[dict[str, Any]], arguments: argparse.Namespace, collection: str
+) -> dict[str, Any]:
+    """Write the export and the candidates of a graph, and return what is printed of them."""
+    from hlorank.ranking.ranked import export
+
+    shown = dict[str, Any]()
+    if arguments.export is not None:
+        if (found := len(top)) < arguments.choose:
+            raise DataError("--choose", f"at most {found}, the number of configurations", arguments.choose)
+        files = export(arguments.export, given, top[arguments.choose - 1], arguments.model, collection)
+        shown["exported"] = [*map(str, files)]
+    if given.drawn and arguments.save is not None:
+        write_graph(arguments.save / f"{given.measured.name}.npz", given.measured)
+    return shown
 
 
 @contextmanager

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hlorank.files import DataError, write_json
-from hlorank.hlo.hlo_pb2 import HloModuleProto
-from hlorank.hlo.layout_json import ModuleConfiguration, module_layouts
+from hlorank.files import write_json
+from hlorank.hlo.layout_json import module_layouts
 from hlorank.hlo.layout_space import Layouts, configuration_name
 from hlorank.hlo.reader import Record, featurize
 from hlorank.metrics import ranking
@@ -89,16 +88,6 @@ def _rounds(task: TuneTask) -> Rounds:
     return Rounds(min=task.rounds, max=task.rounds, certain=_MIN_ROUNDS)
 
 
-def _configuration(task: ApplyTask, chosen: ModuleConfiguration, module: HloModuleProto) -> Layouts:
-    try:
-        return module_layouts(module, chosen)
-    except DataError as error:
-        if task.scale_batch is None or task.again:
-            raise
-        hint = f"--scale-batch {task.scale_batch} makes another module than the one that was ranked: leave it out"
-        raise SkippedError(f"{error}; {hint}") from None
-
-
 def _measured(task: ApplyTask, compiled: TriedLayouts, both: Layouts, deadline: float, report: Report) -> Float64:
     """Return (rounds, 2) times of the default and of a configuration, (rounds, 1) if they are the same program."""
     for configuration in both:
@@ -122,7 +111,7 @@ def apply(task: ApplyTask, report: Report) -> dict[str, Any]:
     report(Progress("trace"))
     program = task.load()
     module, space, compile_layouts = opened(task, program, chosen.fingerprint)
-    layouts = _configuration(task, chosen, module)
+    layouts = module_layouts(module, chosen)
     compiled = compile_layouts(Attempts.reported(report, 0.6, 2, task.left_out))
     times = _measured(task, compiled, np.stack([space.default, layouts]), start + task.time_limit, report)
     found = speedup(times, 1, task.rng(program.name)) if times.shape[1] == 2 else None

@@ -34,7 +34,6 @@ class Saved(Section):
     platform: xla.Platform
     seed: int
     configuration: ModuleConfiguration
-    scale_batch: int | None = None
 
 
 def read_saved(path: Path) -> Saved:
@@ -87,7 +86,6 @@ class TuneTask(Task):
             "name": name,
             "program": self.program,
             "arguments": self.arguments,
-            "scale_batch": self.scale_batch,
             "platform": self.platform,
             "collection": self.collection,
             "model": self.reference,
@@ -142,7 +140,7 @@ def remeasure_tasks(files: Sequence[Path], settings: Mapping[str, Any]) -> tuple
         except DataError as error:
             broken[str(file)] = f"{error.key}: expected {error.expected}, found {error.found}"
             continue
-        fields = saved.model_dump(include={"program", "arguments", "scale_batch", "seed"})
+        fields = saved.model_dump(include={"program", "arguments", "seed"})
         fields |= {"collection": f"layout:{saved.platform}:random", "applied": str(file), "again": True}
         tasks.append(ApplyTask(**{**settings, **fields}))
     return tasks, broken
@@ -164,7 +162,7 @@ class Tuned:
         if saved.platform in xla.TPUS:
             raise SkippedError(f"{path}: tuned for a {saved.platform}: compile it there, with {_OPTIONS}")
         self._platform = saved.platform
-        self._program = load_program(saved.program, saved.arguments, saved.seed, saved.scale_batch)
+        self._program = load_program(saved.program, saved.arguments, saved.seed)
         module, inputs = captured(self._program, self._platform, saved.configuration.fingerprint)
         try:
             self.configuration = module_layouts(module, saved.configuration)

@@ -16,7 +16,7 @@ from hlorank.cli.programs import HELP, add_arguments, find_programs, is_function
 from hlorank.config import ConfigError
 from hlorank.hlo.reader import DUMPS
 from hlorank.hlo.xla_process import INSTALL, has_jaxlib
-from hlorank.terminal import add_number, min_int
+from hlorank.terminal import add_number
 from hlorank_collect import machine
 from hlorank_collect.xla import TPUS
 
@@ -40,7 +40,7 @@ def add_command(
 
 
 def add_program_arguments(group: argparse._ArgumentGroup) -> None:
-    """Add PROGRAM..., --arguments, --dump and --scale-batch."""
+    """Add PROGRAM..., --arguments and --dump."""
     group.add_argument("program", nargs="*", metavar="PROGRAM", help=HELP)
     add_arguments(group)
     group.add_argument(
@@ -48,13 +48,6 @@ def add_program_arguments(group: argparse._ArgumentGroup) -> None:
         default=DUMPS[1],
         metavar="STAGE",
         help="stage that is taken of the dumps in a folder: the end of its name (default: %(default)s)",
-    )
-    group.add_argument(
-        "--scale-batch",
-        type=min_int(1),
-        metavar="N",
-        help="batch of the programs in files, in place of their own; a program in which a shape does not follow is "
-        "left out",
     )
 
 
@@ -92,15 +85,13 @@ def program_fields(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     fields: dict[str, dict[str, Any]] = {}
     for program in arguments.program:
         if is_function(program):
-            fields[program] = {"program": program, "arguments": arguments.arguments, "scale_batch": None}
+            fields[program] = {"program": program, "arguments": arguments.arguments}
             continue
         found, errors = find_programs([program], arguments.dump, None)
         if errors:
             raise errors[0]
         for path in (str(file.path) for file in found):
-            fields[path] = {"program": path, "arguments": None, "scale_batch": arguments.scale_batch}
-    if arguments.scale_batch is not None and all(map(is_function, fields)):
-        raise ConfigError("--scale-batch: only for programs in files; of functions, the code has it")
+            fields[path] = {"program": path, "arguments": None}
     return [*fields.values()]
 
 

@@ -1,1 +1,1 @@
-"""Programs that are given as modules: what can be measured, example inputs, and smaller batches."""
+"""Programs that are given as modules: what can be measured, and example inputs."""

@@ -34,7 +34,7 @@ def leaves(shape: ShapeProto, value: Value = Value(0)) -> Iterator[tuple[Value, 
         yield from leaves(element, Value(value.node, (*value.path, index)))
 
 
-def is_flow(instruction: HloInstructionProto) -> bool:
+def _is_flow(instruction: HloInstructionProto) -> bool:
     """Return True if the outputs of an instruction are copies of other values, or of their elements."""
     annotation = instruction.opcode == "custom-call" and instruction.custom_call_target in _ANNOTATIONS
     return annotation or instruction.opcode in _FLOWS
@@ -46,10 +46,8 @@ class Dataflow:
     Attributes:
         nodes: all instructions; operands are before their users, called computations before their callers.
         operands: the nodes of the operands of each node.
-        users: user and position of the operand, for each use of each node.
         entry: the nodes of the parameters of the entry computation, by number.
         sources: value -> the values that it is a copy of, because of tuples, calls, loops and branches.
-        sinks: value -> the values that are a copy of it.
 
     Raises:
         DataError: the module is broken.
@@ -59,10 +57,6 @@ class Dataflow:
         program = flatten(module)
         self.nodes: list[HloInstructionProto] = program.instructions
         self.operands = program.operands
-        self.users: list[list[tuple[int, int]]] = [[] for _ in self.nodes]
-        for node, operands in enumerate(self.operands):
-            for position, operand in enumerate(operands):
-                self.users[operand].append((node, position))
         roots: dict[int, int] = {}
         parameters: dict[int, list[int]] = {}
         stored = iter(program.node_of.tolist())
@@ -75,9 +69,8 @@ class Dataflow:
             raise DataError("entry_computation_id", "the id of a computation", module.entry_computation_id)
         self.entry = parameters[module.entry_computation_id]
         self.sources: dict[Value, list[Value]] = defaultdict(list)
-        self.sinks: dict[Value, list[Value]] = defaultdict(list)
         for node, instruction in enumerate(self.nodes):
-            if is_flow(instruction):
+            if _is_flow(instruction):
                 called = instruction.called_computation_ids
                 self._link(node, [roots[id_] for id_ in called], [parameters[id_] for id_ in called])
 
@@ -119,7 +112,6 @@ class Dataflow:
         wholes, parts = (leaves(self.shape(value), value) for value in (source, sink))
         for (whole, _), (part, _) in zip(wholes, parts, strict=False):
             self.sources[part].append(whole)
-            self.sinks[whole].append(part)
 
 
 @dataclass(frozen=True)

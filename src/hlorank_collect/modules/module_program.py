@@ -18,7 +18,6 @@ from hlorank.hlo.reader import graph_name, read_records
 from hlorank_collect import xla
 from hlorank_collect.machine import memory_limit
 from hlorank_collect.modules.dataflow import Dataflow, Demand, Value, demands, leaves
-from hlorank_collect.modules.scale_batch import scale_batch
 from hlorank_collect.program import SCALE, Program, SkippedError, Traced, file_name
 
 ELEMENT_TYPES = {
@@ -140,20 +139,12 @@ class ModuleProgram(Program):
     """File in any form that `hlorank.hlo.reader.read_records` reads, with one module."""
     seed: int
     """Seed of the inputs."""
-    scale_batch: int | None
-    """New batch; None keeps that of the module."""
 
     def trace(self, platform: xla.Platform) -> Traced:
         """Read and check the module; raise DataError if the file cannot be read, or does not have one module."""
         module = self._read()
         check_measurable(module)
-        if self.scale_batch is not None:
-            scale_batch(module, self.scale_batch)
-        try:
-            check_memory(module, memory_limit())
-        except SkippedError as error:
-            hint = "; --scale-batch gives it a smaller batch" if self.scale_batch is None else ""
-            raise SkippedError(f"{error}{hint}") from None
+        check_memory(module, memory_limit())
 
         def inputs() -> list[Any]:
             return [array for drawn in draw_inputs(module, self.seed) for array in self.put([drawn], platform)]
@@ -181,8 +172,7 @@ class ModuleProgram(Program):
         return tuple
 
 
-def module_program(path: Path, seed: int = 0, scale_batch: int | None = None) -> ModuleProgram:
+def module_program(path: Path, seed: int = 0) -> ModuleProgram:
     """Return the program in a file, which is not read yet; its family is its name up to the first dot."""
     name = file_name(graph_name(path)).strip("-.") or "module"
-    scaled = name if scale_batch is None else f"{name}.b{scale_batch}"
-    return ModuleProgram(scaled, name.split(".")[0], path, seed, scale_batch)
+    return ModuleProgram(name, name.split(".")[0], path, seed)
