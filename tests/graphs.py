@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from hlorank.config import ModelConfig
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
+from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs, InputSizes
 from hlorank.partition.segments import Partition, local_codes, whole_graph
@@ -93,6 +94,17 @@ def make_features(
         runtime=runtime,
         normalizer=np.full(distinct, 1000) if kind == "tile" else None,
     )
+
+
+def matrix_product() -> HloModuleProto:
+    """Make a module of a parameter, f32[8,8], and its product with itself."""
+    module = HloModuleProto(name="m")
+    computation = module.computations.add(name="main", id=1, root_id=2)
+    for number, (opcode, operands) in enumerate({"parameter": [], "dot": [1, 1]}.items(), start=1):
+        added = computation.instructions.add(name=f"{opcode}.{number}", opcode=opcode, id=number, operand_ids=operands)
+        added.shape.element_type = 11
+        added.shape.dimensions[:] = [8, 8]
+    return module
 
 
 def make_inputs(segments: int = 1, **graph: Any) -> GraphInputs:

@@ -6,6 +6,8 @@ from io import BytesIO, TextIOWrapper
 
 import pytest
 
+from hlorank.cli.main import main
+from hlorank.files import bundled
 from hlorank.terminal import Column, print_table, quiet_pipe
 
 
@@ -36,16 +38,22 @@ def test_encodings_without_the_characters(monkeypatch: pytest.MonkeyPatch) -> No
     assert written.getvalue().splitlines() == [b"name", b"----", rb"\xe9"]
 
 
-@pytest.mark.parametrize("printed", ["short", "long" * 10_000])  # buffered, and written at once
+def printed(text: str) -> None:
+    with quiet_pipe():
+        sys.stdout.write(text)
+
+
+@pytest.mark.parametrize("text", ["short", "long" * 10_000, None])  # buffered, written at once, of a command
 def test_a_reader_that_stops_early_ends_the_process_quietly(
-    printed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    text: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    inspect = ["inspect", str(next(bundled("sample").rglob("*.npz")))]
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as closed:
         monkeypatch.setattr(sys, "stdout", closed)
-        with pytest.raises(SystemExit, match="141"), quiet_pipe():
-            sys.stdout.write(printed)
+        with pytest.raises(SystemExit, match="141"):
+            main(inspect) if text is None else printed(text)
     assert capsys.readouterr().err == ""
 
 

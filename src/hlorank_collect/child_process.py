@@ -132,11 +132,7 @@ def _reason(status: int, lines: list[str]) -> str:
 
 
 def supervise(
-    task: Task,
-    *,
-    hang_seconds: float,
-    progress: Callable[[Progress], None] = lambda _: None,
-    work: str | None = None,
+    task: Task, *, hang_seconds: float, progress: Callable[[Progress], None] = lambda _: None, work: str | None = None
 ) -> Outcome:
     """Measure one program in a child process, by the function `work`, which is `task.work` by default.
 

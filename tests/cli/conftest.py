@@ -10,6 +10,7 @@ import pytest
 from hlorank.cli.main import main
 from hlorank.data.collection import Collection, graph_files
 from hlorank.hlo.hlo_pb2 import HloModuleProto, ModuleTuningData
+from tests.graphs import matrix_product
 
 Capture = pytest.CaptureFixture[str]
 
@@ -48,15 +49,9 @@ def call(capsys: Capture) -> Command:
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
     """Compiler dump of a dot of two matrices, whose layouts are configurable."""
-    module = HloModuleProto(name="m")
-    computation = module.computations.add(name="main", id=1, root_id=2)
-    for number, (opcode, operands) in enumerate({"parameter": [], "dot": [1, 1]}.items(), start=1):
-        added = computation.instructions.add(name=f"{opcode}.{number}", opcode=opcode, id=number, operand_ids=operands)
-        added.shape.element_type = 11
-        added.shape.dimensions[:] = [8, 8]
     path = tmp_path / "in" / "jit_f.hlo.pb"
     path.parent.mkdir()
-    path.write_bytes(module.SerializeToString())
+    path.write_bytes(matrix_product().SerializeToString())
     return path
 
 

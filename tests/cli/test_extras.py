@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
 from hlorank.config.extras import EXTRAS
+from hlorank.files import bundled
 from tests.docs.blocks import blocks
 
 PROGRAM = """
@@ -66,11 +68,17 @@ def none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return " ".join(EXTRAS.values())
 
 
-def test_the_first_lines_of_the_readme_need_no_extra(none: str) -> None:
+def test_the_first_lines_of_the_readme_need_no_extra_and_write_nothing(none: str, tmp_path: Path) -> None:
     lines = next(block.text for block in blocks("README.md") if block.language == "python")
-    done = run(lines + "import sys\nassert 'torch' not in sys.modules", without=none)
-    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
-    assert done.stdout.startswith("layout:cpu:random, mean of 11 graphs of test: Kendall tau 0.")
+    sample = bundled("sample").resolve()
+    before = {path: path.stat().st_mtime_ns for path in (sample, *sample.rglob("*"))}
+    shown = "layout:cpu:random, mean of 11 graphs of test: Kendall tau 0.*, noise ceiling 0.*, slowdown@1 *%, @5 *%\n"
+    unwanted = {"torch", "torch_geometric", "hydra", "omegaconf", "mlflow", "dvc", "lightning", "requests"}
+    for without in (none, ""):
+        done = run(f"{lines}import sys\nassert not {unwanted} & sys.modules.keys()", without=without)
+        assert (done.returncode, done.stderr, fnmatch(done.stdout, shown)) == (0, "", True)
+    assert {path: path.stat().st_mtime_ns for path in (sample, *sample.rglob("*"))} == before
+    assert not [*tmp_path.iterdir()]
 
 
 def test_data_the_evaluator_inspect_and_convert_need_no_extra(
@@ -125,3 +133,13 @@ def test_a_stage_names_the_extra_pipeline(name: str, package: str, none: str) ->
     assert (done.returncode, done.stdout) == (2, "")
     assert line.endswith(f"needs {package}: pip install 'hlorank[pipeline]'")
     assert "Traceback" not in done.stderr
+
+
+def test_commands_without_jax_name_the_line_that_installs_it(none: str) -> None:
+    without, install = "jax jaxlib torch scipy sklearn mlflow", "pip install 'hlorank[collect]'"
+    shown = " ".join(run(COMMAND, "--help", without=without).stdout.split())  # argparse breaks lines
+    assert (shown.count(install), " collect " in shown, " autotune " in shown) == (2, True, True)
+    for arguments in (["collect"], ["collect", "m:f", "--out", "out"], ["autotune", "m:f", "--random"]):
+        done = run(COMMAND, *arguments, without=without)
+        (line,) = done.stderr.splitlines()
+        assert (done.returncode, line.startswith("error: "), install in line) == (2, True, True)

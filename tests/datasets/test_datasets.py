@@ -2,7 +2,6 @@
 
 import errno
 import io
-import os
 import subprocess
 import sys
 import time
@@ -18,7 +17,7 @@ from hlorank.data.collection import SPLITS
 from hlorank.datasets import load
 from hlorank.fetch import tpugraphs
 from hlorank.fetch.download import DownloadError
-from hlorank.files import DataError, bundled, one_process
+from hlorank.files import DataError, one_process
 from tests.data.npz_files import layout_arrays
 from tests.fetch.conftest import Fault, Server, member, tar
 from tests.servers import free_port
@@ -27,15 +26,6 @@ from tests.trees import contents
 ROOT = Path(__file__).parents[2]
 XLA = "layout/xla/default"
 TRAIN = "npz_layout_xla_default_train.tar"
-FIVE_LINES = """
-import hlorank
-data = hlorank.datasets.load("layout/cpu/random")
-task = hlorank.Evaluator("layout/cpu/random")
-scores = {graph.name: graph.configurations().sum(axis=(1, 2)) for graph in data.test}
-print(task.eval(scores))
-import sys
-print(*sorted({name.partition(".")[0] for name in sys.modules}))
-"""
 LOAD = """
 import sys
 from hlorank import datasets
@@ -48,25 +38,6 @@ print(data.train[0].runtime.tolist())
 
 def times(folder: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in (folder, *folder.rglob("*"))}
-
-
-def test_a_first_score_needs_an_empty_folder_and_no_pytorch(tmp_path: Path) -> None:
-    before = times(bundled("sample").resolve())
-    done = subprocess.run(
-        [sys.executable, "-c", FIVE_LINES],
-        cwd=tmp_path,
-        env=os.environ | {"HLORANK_CACHE": str(tmp_path / "cache")},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    metrics, modules = done.stdout.splitlines()
-    for part in ("layout:cpu:random", "tau", "ceiling", "slowdown@1", "@5"):
-        assert part in metrics
-    unwanted = {"torch", "torch_geometric", "hydra", "omegaconf", "mlflow", "dvc", "lightning", "requests"}
-    assert not unwanted & set(modules.split())
-    assert [*tmp_path.iterdir()] == []
-    assert times(bundled("sample").resolve()) == before
 
 
 def test_the_package_has_collections_and_the_current_folder_does_not_matter(

@@ -56,41 +56,7 @@ PARSED = {
     "docs/reference/stages.md": "the stages of the pipeline, which README.md runs",
 }
 """Reasons why pages are not executed."""
-# Commands that never end, take hours, or repeat others, do nothing; experiments have one method. Sweeps start no
-# processes, as tests/runs/test_sweeps.py does. The server of hlorank and the worker of the queue are waited for.
-PRELUDE = r"""
-make() { case $1 in ui | test) ;; *) command make "$@" ;; esac; }
-python() {
-  set -- "${@/n_trials=50/n_trials=2}"
-  set -- "${@/ensemble.folds=5/ensemble.folds=2}"
-  set -- "${@/launcher=joblib/launcher=basic}"
-  set -- "${@/hydra.launcher.n_jobs=*/hydra.verbose=false}"
-  case $1 in benchmarks/*) ;; *) command python "${@/model.blocks=2,3,4/model.blocks=2}" ;; esac
-}
-hlorank() {
-  case $1 in
-    collect) ;;
-    autotune) command hlorank "$@" --allow-busy --rounds 4 ;;
-    serve)
-      setsid hlorank "$@" > server.log 2>&1 &
-      trap "kill -- -$!" EXIT
-      command curl -s --retry 120 --retry-delay 1 --retry-connrefused http://127.0.0.1:5002/ping || cat server.log ;;
-    *) command hlorank "$@" ;;
-  esac
-}
-curl() { command curl --fail-with-body "$@"; }
-pip() { command python -m pip install -q --no-build-isolation --no-deps --no-index -t site "${@: -1}"; }
-mlflow() { :; }
-dvc() {
-  case "$*" in *experiment=kaggle_6* | *"-n short" | *"-n synthetic") return ;; esac
-  if [ "$1 $2" = "exp run" ] && [[ "$*" != *pipeline.methods=* ]]; then set -- "$@" -S 'pipeline.methods=[gst]'; fi
-  command dvc "$@"
-  if [ "$1 $2" = "queue start" ]; then
-    while command dvc queue status | grep -Eq 'Queued|Running'; do sleep 10; done
-    ! command dvc queue status | grep Failed
-  fi
-}
-"""
+PRELUDE = (Path(__file__).parent / "prelude.sh").read_text(encoding="utf-8")
 TINY: dict[str, dict[str, Any]] = {
     "base.yaml": {"pipeline": {"layout": ["layout/cpu/random"], "tile": [], "methods": ["full", "gst"]}},
     "model/sage.yaml": {"width": 8, "blocks": 1},
@@ -121,41 +87,7 @@ LACKING = re.compile(
     r"|tpu-v3/random/(?!(autoencoder|causal|experts|gnn|gru|lstm|mlp|textcnn)\.))"
 )
 """Graphs that the copy lacks: nine of fifteen families and trainings, and for TPUs all but eight families."""
-SETUP = """
-touch .venv/.ready # as installed just now
-python scripts/params.py
-git init -q
-git config user.name Somebody
-git config user.email somebody@example.org
-git add .
-git commit -qm Start
-make repro
-cat > your_program.py <<'END'
-import jax, numpy
-def f(x):
-    return x @ x
-jax.jit(f)(numpy.ones((64, 64), "float32"))
-END
-cat > my_module.py <<'END'
-def step(x, w):
-    return (x @ w).reshape(4, -1)
-END
-XLA_FLAGS="--xla_dump_to=pb --xla_dump_hlo_as_proto" python your_program.py
-XLA_FLAGS="--xla_dump_to=step --xla_dump_hlo_as_proto --xla_dump_hlo_pass_re=layout-assignment" python - <<'END'
-import jax, my_module, numpy
-jax.jit(my_module.step)(numpy.ones((64, 128), "float32"), numpy.ones((128, 128), "float32"))
-END
-cp step/*.jit_step.*.before_layout-assignment.hlo.pb program.hlo.pb
-python - <<'END'
-import jax, lzma, numpy
-lowered = jax.jit(lambda x, w: jax.numpy.tanh(x @ w) @ w).lower(*(numpy.ones((n, 128), "float32") for n in (8, 128)))
-with lzma.open("model.inference.hlo.txt.xz", "wt") as file:
-    file.write(lowered.compiler_ir("hlo").as_hlo_text())
-END
-for stage in fetch featurize partition; do python -m hlorank.stages.$stage collection=layout/tpu-v3/random; done
-git commit -qam Results
-"""
-"""What a reader has: results, programs, dumps, a collection that the small pipeline omits, a committed dvc.lock."""
+SETUP = (Path(__file__).parent / "setup.sh").read_text(encoding="utf-8")
 
 
 class Clone:

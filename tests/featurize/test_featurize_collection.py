@@ -2,10 +2,8 @@
 
 import logging
 import shutil
-import signal
-import subprocess
-import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import grimp
@@ -25,30 +23,11 @@ from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.program import Program, flatten
 from tests.featurize.small_graphs import fitted, layout_graph, tile_graph
 from tests.sections import featurize_config
-from tests.trees import contents
+from tests.trees import contents, killed
 
 LAYOUT = Collection("layout", "cpu", "random")
 TILE = Collection("tile", "cpu")
 CONFIG = featurize_config()
-
-KILLED = f"""
-import os, signal, sys
-from pathlib import Path
-from hlorank.config import FeaturizeConfig
-from hlorank.data.collection import Collection
-from hlorank.featurize import featurize_collection as module
-
-make = module.featurize_graph
-
-def make_or_die(measured, *arguments):
-    if measured.name == "b":
-        os.kill(os.getpid(), signal.SIGKILL)
-    return make(measured, *arguments)
-
-module.featurize_graph = make_or_die
-config = FeaturizeConfig(**{CONFIG.model_dump()!r})
-module.featurize_collection(Path(sys.argv[1]), Collection.parse("layout:cpu:random"), config, Path(sys.argv[2]))
-"""
 
 
 @pytest.fixture
@@ -184,8 +163,8 @@ def test_an_interrupted_write_leaves_the_old_folder(tmp_path: Path, monkeypatch:
 
 def test_a_kill_leaves_an_incomplete_store_that_the_next_run_completes(tmp_path: Path, raw: Path) -> None:
     output = tmp_path / "out"
-    command = [sys.executable, "-c", KILLED, str(raw), str(output)]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    work = partial(featurize_collection, raw, LAYOUT, CONFIG, output)
+    assert killed(work, "hlorank.featurize.featurize_collection:featurize_graph", call=1)
     assert (output / "graphs/train/a.4x4").exists()
     with pytest.raises(DataError, match="stage featurize"):
         FeatureStore(output)

@@ -133,8 +133,8 @@ def test_each_program_has_its_last_reason_until_it_is_measured(tmp_path: Path) -
     record_left_out(tmp_path, RANDOM, "b", "fourth")
     expected = {"layout:cpu:random": {"a": "third", "b": "fourth"}, "tile:cpu": {"a": "second"}}
     assert read_left_out(tmp_path) == read_json(tmp_path / LEFT_OUT) == expected
-    record_left_out(tmp_path, TILE, "a", None)
-    record_left_out(tmp_path, RANDOM, "a", None)
+    for collection in (TILE, RANDOM):
+        record_left_out(tmp_path, collection, "a", None)
     assert read_left_out(tmp_path) == {"layout:cpu:random": {"b": "fourth"}}
     assert [path.name for path in tmp_path.iterdir()] == [LEFT_OUT]
 

@@ -14,14 +14,8 @@ from hlorank_collect import machine, xla
 from hlorank_collect.autotune.tune_program import tune
 from hlorank_collect.autotune.tuned import Tuned, TuneTask
 from hlorank_collect.compiled_layouts import captured
+from hlorank_collect.modules import module_program as programs
 from hlorank_collect.modules.dataflow import Dataflow, Demand, Value, demands
-from hlorank_collect.modules.module_program import (
-    ELEMENT_TYPES,
-    check_measurable,
-    check_memory,
-    draw_inputs,
-    module_program,
-)
 from hlorank_collect.program import SkippedError
 from hlorank_collect.task import LayoutTask, load_program
 from tests.hlorank_collect.tasks import parsed, silent, small_task
@@ -65,7 +59,7 @@ def test_a_file_is_a_program_whose_content_decides_whether_it_was_measured(folde
 
 def test_inputs_keep_64_bits_and_can_be_used_again(folder: Path) -> None:
     file = folder / "net.small.hlo.txt"
-    traced, again, changed = (module_program(file, seed).trace("cpu") for seed in (3, 3, 4))
+    traced, again, changed = (programs.module_program(file, seed).trace("cpu") for seed in (3, 3, 4))
     assert traced.module == again.module
     inputs = traced.inputs()
     assert [array.dtype.name for array in inputs] == ["float32", "int64", "float32"]
@@ -105,7 +99,7 @@ def test_a_tuned_file_is_called_with_flat_arrays(folder: Path) -> None:
 def test_a_file_that_cannot_be_measured_names_the_reason(folder: Path, old: str, new: str, reason: str) -> None:
     (folder / "net.small.hlo.txt").write_text(MODULE.replace(old, new))
     with pytest.raises((SkippedError, DataError), match=reason):
-        captured(module_program(folder / "net.small.hlo.txt", 0), "cpu")
+        captured(programs.module_program(folder / "net.small.hlo.txt", 0), "cpu")
 
 
 PARAMETER = "%x = f32[4] parameter(0)"
@@ -126,7 +120,7 @@ SUM = "%sum {\n%a = f32[] parameter(0)\n%b = f32[] parameter(1)\nROOT %c = f32[]
 )
 def test_what_cannot_run_is_named(body: str, instruction: str, reason: str) -> None:
     with pytest.raises(SkippedError, match=reason) as raised:
-        check_measurable(parsed(body, SUM))
+        programs.check_measurable(parsed(body, SUM))
     assert f"instruction {instruction}: " in str(raised.value)
 
 
@@ -139,13 +133,13 @@ def test_a_module_beyond_the_memory_is_refused(folder: Path, monkeypatch: pytest
       ROOT %r = f32[100,1] slice(%d), slice={[0:100],[0:1]}
     """)
     needed = 4 * 1000 + 2 * 50 + 7 + 4 * 100 + 4 * 10_000  # inputs, outputs and the largest product
-    check_memory(module, needed)
+    programs.check_memory(module, needed)
     with pytest.raises(SkippedError, match="instruction d "):
-        check_memory(module, needed - 1)
+        programs.check_memory(module, needed - 1)
     assert machine.memory_limit() > 2**30
     monkeypatch.setattr("hlorank_collect.modules.module_program.memory_limit", lambda: 1000)
     with pytest.raises(SkippedError, match="GB of memory"):
-        module_program(folder / "net.small.hlo.txt").trace("cpu")
+        programs.module_program(folder / "net.small.hlo.txt").trace("cpu")
 
 
 GATHER = """
@@ -261,7 +255,7 @@ def test_positive_are_variances_and_second_moments_but_no_squares() -> None:
 
 
 def drawn(parameters: str, seed: int = 0) -> list[NDArray[Any]]:
-    return [*draw_inputs(parsed(f"{parameters}\nROOT %r = () tuple()"), seed)]
+    return [*programs.draw_inputs(parsed(f"{parameters}\nROOT %r = () tuple()"), seed)]
 
 
 def test_values_depend_on_the_seed_and_the_number_of_the_parameter_only() -> None:
@@ -270,7 +264,7 @@ def test_values_depend_on_the_seed_and_the_number_of_the_parameter_only() -> Non
     assert first.tolist() != second.tolist()
     assert drawn(one)[0].tolist() == first.tolist()
     assert drawn(one, seed=1)[0].tolist() != first.tolist()
-    _, ids = draw_inputs(parsed(GATHER), 0)
+    _, ids = programs.draw_inputs(parsed(GATHER), 0)
     assert set(ids.tolist()) <= set(range(10))
     assert len(set(ids.tolist())) > 2
     (key,) = drawn("%key = u32[50,2] parameter(0)")
@@ -283,13 +277,13 @@ def test_every_type_has_values_of_its_own_that_can_be_put_and_run() -> None:
         "f64", "c64", "c128", "f8e5m2", "f8e4m3", "f8e4m3fn", "f8e4m3b11fnuz", "f8e5m2fnuz", "f8e4m3fnuz", "f8e3m4",
         "f8e8m0fnu", "f4e2m1fn",
     ]  # fmt: skip
-    assert len(names) == len(ELEMENT_TYPES)
+    assert len(names) == len(programs.ELEMENT_TYPES)
     lines = [f"%p{i} = {name}[40,30] parameter({i})" for i, name in enumerate(names)]
     lines += [f"%r{i} = {name}[1200] reshape(%p{i})" for i, name in enumerate(names)]
     results = ", ".join(f"{name}[1200]" for name in names)
     module = parsed("\n".join([*lines, f"ROOT %t = ({results}) tuple({', '.join(f'%r{i}' for i in range(28))})"]))
-    check_measurable(module)
-    arrays = dict(zip(names, draw_inputs(module, 0), strict=True))
+    programs.check_measurable(module)
+    arrays = dict(zip(names, programs.draw_inputs(module, 0), strict=True))
     outputs = xla.compile_module(module.SerializeToString()).run(xla.put([*arrays.values()], wide=True))
     for (name, array), output in zip(arrays.items(), outputs, strict=True):
         np.testing.assert_array_equal(np.asarray(output), array.ravel())

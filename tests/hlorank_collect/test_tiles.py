@@ -20,21 +20,12 @@ from hlorank_collect.modules.dataflow import Demand
 from hlorank_collect.modules.module_program import draw
 from hlorank_collect.program import SkippedError
 from hlorank_collect.task import Progress, TileTask
-from hlorank_collect.tiles import measure_gemms
-from hlorank_collect.tiles.triton_gemm import (
-    Gemm,
-    GemmConfiguration,
-    GemmSizes,
-    default_configuration,
-    draw_configurations,
-    extract_gemms,
-    fits,
-)
+from hlorank_collect.tiles import measure_gemms, triton_gemm
 from tests.hlorank_collect.tasks import silent, small_task
 
 jax = pytest.importorskip("jax", reason="needs jax (extra collect)")
 
-CONFIGURATION = GemmConfiguration(block_m=64, block_n=128, block_k=32, split_k=4, num_stages=3, num_warps=8)
+CONFIGURATION = triton_gemm.GemmConfiguration(block_m=64, block_n=128, block_k=32, split_k=4, num_stages=3, num_warps=8)
 SIZES = st.integers(2, 5000)
 PROGRAM = """
 import jax.numpy as jnp
@@ -47,14 +38,14 @@ def again(x, w, v):
 """
 
 
-def gemms_of(function: Callable[..., Any], *arguments: Any) -> tuple[list[Gemm], Counter[str]]:
+def gemms_of(function: Callable[..., Any], *arguments: Any) -> tuple[list[triton_gemm.Gemm], Counter[str]]:
     """Find the products of a function of float32 arrays of these shapes, or of these arrays."""
     arrays = [np.zeros(one, np.float32) if isinstance(one, tuple) else one for one in arguments]
-    return extract_gemms("program", HloModuleProto.FromString(xla.unoptimized_module(function, arrays)))
+    return triton_gemm.extract_gemms("program", HloModuleProto.FromString(xla.unoptimized_module(function, arrays)))
 
 
 @pytest.fixture
-def gemm() -> Gemm:
+def gemm() -> triton_gemm.Gemm:
     """The product of a (64, 128) and a (128, 96) matrix."""
     ((gemm,), _) = gemms_of(lambda x, y: x @ y, (64, 128), (128, 96))
     return gemm
@@ -79,7 +70,7 @@ def task(tmp_path: Path, user_module: Callable[[str, str], Path], monkeypatch: p
     )
 
 
-def test_the_compiler_reads_the_options_as_intended(gemm: Gemm, tmp_path: Path) -> None:
+def test_the_compiler_reads_the_options_as_intended(gemm: triton_gemm.Gemm, tmp_path: Path) -> None:
     xla.compile_module(
         gemm.module.SerializeToString(), overrides={**CONFIGURATION.options(), **xla.dump_options(tmp_path)}
     )
@@ -98,15 +89,15 @@ def test_the_compiler_reads_the_options_as_intended(gemm: Gemm, tmp_path: Path) 
 def test_configurations_are_distinct_and_fit_and_the_default_is_first(
     m: int, n: int, k: int, element_bytes: int, seed: int
 ) -> None:
-    gemm = GemmSizes(1, 0, m, n, k, element_bytes)
-    found = draw_configurations(gemm, 12, np.random.default_rng(seed))
-    assert found[0] == default_configuration(gemm)
+    gemm = triton_gemm.GemmSizes(1, 0, m, n, k, element_bytes)
+    found = triton_gemm.draw_configurations(gemm, 12, np.random.default_rng(seed))
+    assert found[0] == triton_gemm.default_configuration(gemm)
     assert len(set(found)) == len(found) == 12
-    assert all(fits(one, gemm) for one in found)
+    assert all(triton_gemm.fits(one, gemm) for one in found)
     for block, size in ((one.__dict__[f"block_{name}"], gemm.__dict__[name]) for one in found for name in "mnk"):
         assert block < max(2 * size, 17)
         assert block in (16, 32, 64, 128, 256)
-    assert found == draw_configurations(gemm, 12, np.random.default_rng(seed))
+    assert found == triton_gemm.draw_configurations(gemm, 12, np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize(
@@ -121,22 +112,22 @@ def test_configurations_are_distinct_and_fit_and_the_default_is_first(
     ],
 )
 def test_configurations_that_no_gpu_can_run_are_not_drawn(values: tuple[int, ...], expected: bool) -> None:
-    large = GemmSizes(batch=1, batch_dims=0, m=1024, n=1024, k=1024, element_bytes=4)
-    assert fits(GemmConfiguration(*values), large) == expected
+    large = triton_gemm.GemmSizes(batch=1, batch_dims=0, m=1024, n=1024, k=1024, element_bytes=4)
+    assert triton_gemm.fits(triton_gemm.GemmConfiguration(*values), large) == expected
 
 
 @pytest.mark.parametrize(
     ("subscripts", "left", "right", "expected"),
     [
-        ("mk,kn->mn", (8, 16), (16, 32), GemmSizes(1, 0, 8, 32, 16, 4)),
-        ("km,nk->mn", (16, 8), (32, 16), GemmSizes(1, 0, 8, 32, 16, 4)),
-        ("bmk,bkn->bmn", (3, 8, 16), (3, 16, 32), GemmSizes(3, 1, 8, 32, 16, 4)),
-        ("abmk,abnk->abmn", (2, 3, 8, 16), (2, 3, 32, 16), GemmSizes(6, 2, 8, 32, 16, 4)),
-        ("amkl,kln->amn", (5, 8, 4, 6), (4, 6, 32), GemmSizes(1, 0, 40, 32, 24, 4)),
+        ("mk,kn->mn", (8, 16), (16, 32), triton_gemm.GemmSizes(1, 0, 8, 32, 16, 4)),
+        ("km,nk->mn", (16, 8), (32, 16), triton_gemm.GemmSizes(1, 0, 8, 32, 16, 4)),
+        ("bmk,bkn->bmn", (3, 8, 16), (3, 16, 32), triton_gemm.GemmSizes(3, 1, 8, 32, 16, 4)),
+        ("abmk,abnk->abmn", (2, 3, 8, 16), (2, 3, 32, 16), triton_gemm.GemmSizes(6, 2, 8, 32, 16, 4)),
+        ("amkl,kln->amn", (5, 8, 4, 6), (4, 6, 32), triton_gemm.GemmSizes(1, 0, 40, 32, 24, 4)),
     ],
 )
 def test_sizes_of_a_product(
-    subscripts: str, left: tuple[int, ...], right: tuple[int, ...], expected: GemmSizes
+    subscripts: str, left: tuple[int, ...], right: tuple[int, ...], expected: triton_gemm.GemmSizes
 ) -> None:
     ((gemm,), _) = gemms_of(lambda x, y: jax.numpy.einsum(subscripts, x, y), left, right)
     # jax may put either operand first
@@ -169,12 +160,12 @@ def test_a_module_of_one_product_computes_it(dtype: str) -> None:
     np.testing.assert_allclose(np.asarray(output).astype(np.float32), left @ right, rtol=2e-2, atol=2e-2)
 
 
-def change_result(monkeypatch: pytest.MonkeyPatch, change: Callable[[GemmConfiguration, Any], Any]) -> None:
+def change_result(monkeypatch: pytest.MonkeyPatch, change: Callable[[triton_gemm.GemmConfiguration, Any], Any]) -> None:
     """Replace the result of each configuration by a function of it."""
     compile_gemm = measure_gemms.compile_gemm
 
     class Changed:
-        def __init__(self, module: Any, configuration: GemmConfiguration, platform: Any) -> None:
+        def __init__(self, module: Any, configuration: triton_gemm.GemmConfiguration, platform: Any) -> None:
             self._executable, self._configuration = compile_gemm(module, configuration, platform), configuration
 
         def run(self, inputs: Any) -> list[Any]:
@@ -192,8 +183,8 @@ def test_products_of_a_program_are_measured(task: TileTask) -> None:
     assert [*summary["kernels"]] == [npz.stem]
     assert {step.configuration for step in steps[1:]} == {npz.stem}
     graph, about = read_graph(npz, "tile"), read_json(npz.with_suffix(".json"))
-    sizes = GemmSizes(1, 0, 64, 128, 128, 4)
-    drawn = draw_configurations(sizes, 6, np.random.default_rng([0, int(about["structure"][:8], 16)]))
+    sizes = triton_gemm.GemmSizes(1, 0, 64, 128, 128, 4)
+    drawn = triton_gemm.draw_configurations(sizes, 6, np.random.default_rng([0, int(about["structure"][:8], 16)]))
     assert isinstance(graph.configurations, TileConfigurations)
     kept = [0, 8, 9, 16, 17, 18]  # columns of the bounds: kernel, output and input
     np.testing.assert_array_equal(
@@ -206,12 +197,12 @@ def test_products_of_a_program_are_measured(task: TileTask) -> None:
 
 
 def test_configurations_that_fail_are_left_out_with_their_reason(
-    task: TileTask, gemm: Gemm, monkeypatch: pytest.MonkeyPatch
+    task: TileTask, gemm: triton_gemm.Gemm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng([0, int(gemm.fingerprint[:8], 16)])
-    default, wrong, refused, *others = draw_configurations(gemm.sizes, 6, rng)
+    default, wrong, refused, *others = triton_gemm.draw_configurations(gemm.sizes, 6, rng)
 
-    def change(configuration: GemmConfiguration, output: Any) -> Any:
+    def change(configuration: triton_gemm.GemmConfiguration, output: Any) -> Any:
         if configuration == refused:
             raise RuntimeError("RESOURCE_EXHAUSTED: shared memory\nmore")
         return output + (configuration == wrong)
@@ -227,16 +218,16 @@ def test_configurations_that_fail_are_left_out_with_their_reason(
 
 
 def test_a_product_that_cannot_be_measured_has_a_reason(
-    task: TileTask, gemm: Gemm, monkeypatch: pytest.MonkeyPatch
+    task: TileTask, gemm: triton_gemm.Gemm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    default = default_configuration(gemm.sizes)
+    default = triton_gemm.default_configuration(gemm.sizes)
 
-    def refused(reason: str, measured: Gemm = gemm, configurations: int = 6) -> None:
+    def refused(reason: str, measured: triton_gemm.Gemm = gemm, configurations: int = 6) -> None:
         own = dataclasses.replace(task, configurations=configurations)
         with pytest.raises(SkippedError, match=reason):
             measure_gemms.measure_gemm(measured, own, lambda _: None)
 
-    refused(r"\b50\b", dataclasses.replace(gemm, sizes=GemmSizes(1, 0, 8, 8, 8, 4)), configurations=100)
+    refused(r"\b50\b", dataclasses.replace(gemm, sizes=triton_gemm.GemmSizes(1, 0, 8, 8, 8, 4)), configurations=100)
     with monkeypatch.context() as patch:
         change_result(patch, lambda one, output: output * (np.nan if one == default else 1))
         refused("NaN")

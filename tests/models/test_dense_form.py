@@ -28,12 +28,7 @@ from tests.models.dense_form import block
 
 @pytest.mark.parametrize(
     ("kind", "segments", "instance_norm", "sizes"),
-    [
-        ("layout", 1, False, True),
-        ("layout", 4, False, False),
-        ("layout", 4, True, True),
-        ("tile", 1, True, True),
-    ],
+    [("layout", 1, False, True), ("layout", 4, False, False), ("layout", 4, True, True), ("tile", 1, True, True)],
 )
 def test_embeddings_equal_the_dense_form(kind: str, segments: int, instance_norm: bool, sizes: bool) -> None:
     """Values and gradients: each local configuration computed once, against every configuration computed by itself."""

@@ -2,9 +2,7 @@
 
 import json
 import shutil
-import signal
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,29 +18,10 @@ from hlorank.partition.partitioners import partition_graph
 from hlorank.partition.segment_store import PartitionStore, partition_collection, segment_rows
 from hlorank.partition.segments import whole_graph
 from tests.sections import featurize_config
-from tests.trees import contents
+from tests.trees import contents, killed
 
 LAYOUT = Collection.parse("layout:synthetic:random")
 PARTITION = PartitionConfig(algorithm="metis", max_nodes=20)
-
-KILLED = f"""
-import os, signal, sys
-from pathlib import Path
-from hlorank import files
-from hlorank.config import PartitionConfig
-from hlorank.partition.segment_store import partition_collection
-
-write, paths = files.write_array, []
-
-def write_or_die(path, array):
-    paths.append(path)
-    if len(paths) == 8:
-        os.kill(os.getpid(), signal.SIGKILL)
-    write(path, array)
-
-files.write_array = write_or_die
-partition_collection(Path(sys.argv[1]), PartitionConfig(**{PARTITION.model_dump()!r}), Path(sys.argv[2]))
-"""
 
 
 @pytest.fixture
@@ -99,8 +78,8 @@ def test_metrics_summarize_the_table(features: Path, output: Path) -> None:
 
 
 def test_a_kill_does_not_change_a_byte(features: Path, output: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", KILLED, str(features), str(tmp_path / "killed")]
-    assert subprocess.run(command).returncode == -signal.SIGKILL
+    work = partial(partition_collection, features, PARTITION, tmp_path / "killed")
+    assert killed(work, "hlorank.files:write_array", call=7)
     with pytest.raises(DataError, match="stage partition"):
         PartitionStore(tmp_path / "killed", FeatureStore(features))
     partition_collection(features, PARTITION, tmp_path / "killed")

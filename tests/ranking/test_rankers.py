@@ -13,9 +13,9 @@ from hlorank.cli.main import main
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection, graph_files
 from hlorank.files import DataError, write_json
-from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.ranking.rankers import CARD, cards, fitting_ranker
 from scripts.release import RANKERS, code_of_features
+from tests.graphs import matrix_product
 
 Offer = Callable[..., Path]
 Files = dict[str, Path]
@@ -43,12 +43,7 @@ def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Offer:
 @pytest.fixture
 def files(tmp_path: Path, tiny_collections: Path) -> Files:
     """A dump without and with the name of its backend, and npz files with and without a sidecar of a TPU."""
-    module = HloModuleProto(name="m")
-    computation = module.computations.add(name="main", id=1, root_id=2)
-    for number, (opcode, operands) in enumerate({"parameter": [], "dot": [1, 1]}.items(), start=1):
-        added = computation.instructions.add(name=f"{opcode}.{number}", opcode=opcode, id=number, operand_ids=operands)
-        added.shape.element_type = 11
-        added.shape.dimensions[:] = [8, 8]
+    module = matrix_product()
     found = {"dump": tmp_path / "f.before_layout-assignment.hlo.pb", "gpu": tmp_path / "f.gpu_after_x.hlo.pb"}
     for path in found.values():
         path.write_bytes(module.SerializeToString())

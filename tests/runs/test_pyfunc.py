@@ -14,7 +14,7 @@ import time
 import tomllib
 from collections.abc import Callable
 from importlib.metadata import version
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -297,8 +297,9 @@ _INDIRECT = {"jinja2", "matplotlib", "psutil", "requests", "scikit-learn", "sqla
 def isolated(package: Path, body: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
     """Return the predictions of a package in a process that has no hlorank but the one in the package."""
     (tmp_path / "body.json").write_text(json.dumps(body))
-    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    names = {re.split(r"[^\w.-]", requirement)[0] for requirement in pyproject["project"]["dependencies"]}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = [project["optional-dependencies"][name] for name in ("rank", "pipeline")]
+    names = {re.split(r"[^\w.-]", line)[0] for line in chain(project["dependencies"], *extras)} - {project["name"]}
     assert set(REQUIRED) <= names
     refused = [_MODULES.get(name, name.replace("-", "_")) for name in names - set(REQUIRED) - _INDIRECT]
     assert {"dvc", "hydra", "lightning"} <= set(refused)

@@ -23,18 +23,6 @@ from hlorank.config import Config, TrackingConfig
 from hlorank.config.root import PathsConfig
 from hlorank.metrics import BEST_TAU
 from hlorank.runs import store as store_module
-from hlorank.runs.store import (
-    FINGERPRINT,
-    PARENT_VARIABLE,
-    URI_VARIABLE,
-    check_server,
-    database_file,
-    error_lines,
-    existing_store,
-    finished_training,
-    open_experiment,
-    open_run,
-)
 from scripts.relocate import main, relocate
 
 Runs = Callable[[Config], list[Run]]
@@ -50,13 +38,13 @@ def test_runs_are_opened_and_resumed(
 ) -> None:
     """A run is resumed in its own experiment; unknown and deleted ones give way to new ones."""
     tracking, other = config.tracking, config.tracking.model_copy(update={"experiment": "other"})
-    with open_run(tracking, "first", {"method": "gst"}, "0" * 32) as (first, resumed):
+    with store_module.open_run(tracking, "first", {"method": "gst"}, "0" * 32) as (first, resumed):
         mlflow.log_text("text", "note.txt")
     assert not resumed
     assert [path.name for path in (tmp_path / "artifacts").rglob("*.txt")] == ["note.txt"]
-    monkeypatch.setenv(PARENT_VARIABLE, first)
+    monkeypatch.setenv(store_module.PARENT_VARIABLE, first)
     for name, earlier in (("child", None), ("ignored", first)):
-        with open_run(other, name, {}, earlier) as (run_id, resumed):
+        with store_module.open_run(other, name, {}, earlier) as (run_id, resumed):
             mlflow.log_metric("loss", 1.5)
         assert (resumed, run_id == first) == (earlier is not None,) * 2
     (run,), (child,) = runs(config), runs(config.model_copy(update={"tracking": other}))
@@ -65,8 +53,8 @@ def test_runs_are_opened_and_resumed(
     assert "mlflow.parentRunId" not in run.data.tags
     assert (child.info.run_name, child.data.tags["mlflow.parentRunId"]) == ("child", first)
     client.delete_run(first)
-    monkeypatch.delenv(PARENT_VARIABLE)
-    with open_run(tracking, "newer", {}, first) as (second, resumed):
+    monkeypatch.delenv(store_module.PARENT_VARIABLE)
+    with store_module.open_run(tracking, "newer", {}, first) as (second, resumed):
         assert not resumed
     assert [run.info.run_id for run in runs(config)] == [second] != [first]
 
@@ -74,23 +62,23 @@ def test_runs_are_opened_and_resumed(
 def test_finished_trainings(config: Config, client: MlflowClient, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """The best tau, which is logged last of all, says that a training has finished, and not the status of its run."""
     tracking, ids = config.tracking, []
-    assert finished_training(tracking, "k") is None
+    assert store_module.finished_training(tracking, "k") is None
     for key, tau in (("k", None), ("other", 0.9), ("k", 0.5), ("k", 0.25)):
-        with open_run(tracking, "name", {FINGERPRINT: key}) as (run_id, _):
+        with store_module.open_run(tracking, "name", {store_module.FINGERPRINT: key}) as (run_id, _):
             if tau is not None:
                 mlflow.log_metric(BEST_TAU, tau)
         ids.append(run_id)
     for error in (OSError, KeyboardInterrupt):  # such as a full disk while an evaluation is logged
-        with pytest.raises(error), open_run(tracking, "name", {}, ids[2]):
+        with pytest.raises(error), store_module.open_run(tracking, "name", {}, ids[2]):
             raise error
         assert {run.info.status for run in runs(config)} == {"FINISHED"}
     client.update_run(ids[2], status="RUNNING")  # an evaluation was killed
-    assert finished_training(tracking, "k") == (ids[2], 0.5)
+    assert store_module.finished_training(tracking, "k") == (ids[2], 0.5)
     client.delete_run(ids[2])
-    assert finished_training(tracking, "k") == (ids[3], 0.25)
+    assert store_module.finished_training(tracking, "k") == (ids[3], 0.25)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
-    assert finished_training(tracking, "k") is None
-    assert client.get_experiment(open_experiment(tracking)).name == "mine"
+    assert store_module.finished_training(tracking, "k") is None
+    assert client.get_experiment(store_module.open_experiment(tracking)).name == "mine"
 
 
 def test_each_configuration_has_its_own_store_which_the_variable_overrides(
@@ -101,8 +89,8 @@ def test_each_configuration_has_its_own_store_which_the_variable_overrides(
     other = tracking.model_copy(update={"uri": f"sqlite:///{tmp_path}/other.db"})
     for number, used in enumerate((tracking, other, tracking, tracking)):
         if number == 3:
-            monkeypatch.setenv(URI_VARIABLE, other.uri)
-        with open_run(used, str(number), {}):
+            monkeypatch.setenv(store_module.URI_VARIABLE, other.uri)
+        with store_module.open_run(used, str(number), {}):
             pass
     found = [runs(config.model_copy(update={"tracking": used})) for used in (tracking, other)]
     assert [sorted(run.info.run_name for run in stored) for stored in found] == [["0", "2"], ["1", "3"]]
@@ -121,7 +109,7 @@ def test_only_databases_get_an_artifact_location(
     monkeypatch.setattr(mlflow, "set_experiment", lambda name: SimpleNamespace(experiment_id="7"))
     monkeypatch.setenv("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "")
     monkeypatch.delenv("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT")
-    assert open_experiment(tracking.model_copy(update={"uri": uri})) == "7"
+    assert store_module.open_experiment(tracking.model_copy(update={"uri": uri})) == "7"
     assert created["artifact_location"] == (Path(tracking.artifacts).as_uri() if located else None)
     assert ("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT" in os.environ) == ("secret" in uri)
 
@@ -145,7 +133,10 @@ def test_a_database_whose_creation_was_stopped_is_created_again(
 
     monkeypatch.setattr(sqlalchemy_store, "SqlAlchemyStore", Store)
     for stopped in (True, False):
-        with pytest.raises(KeyboardInterrupt) if stopped else nullcontext(), open_run(config.tracking, "name", {}):
+        with (
+            pytest.raises(KeyboardInterrupt) if stopped else nullcontext(),
+            store_module.open_run(config.tracking, "name", {}),
+        ):
             pass
         assert path.exists() != stopped
         assert not list(tmp_path.glob(".mlflow.db*"))
@@ -186,15 +177,15 @@ def test_unusable_server(address: str, reason: str, tracking: TrackingConfig, mo
         Thread(target=other.serve_forever, daemon=True).start()
         uri = address.format(silent=silent.getsockname()[1], other=other.server_port)
         with pytest.raises(ConnectionError) as raised:
-            finished_training(tracking.model_copy(update={"uri": uri}), "k")
+            store_module.finished_training(tracking.model_copy(update={"uri": uri}), "k")
         with monkeypatch.context() as busy:
             busy.setattr(Refusing, "status", 503)
-            check_server(f"http://localhost:{other.server_port}")  # requests are tried again later
+            store_module.check_server(f"http://localhost:{other.server_port}")  # requests are tried again later
         other.shutdown()
-    (line,) = error_lines(raised.value) or []
+    (line,) = store_module.error_lines(raised.value) or []
     assert re.search(reason, line)
     assert line.startswith(f"error: {uri.replace('me:secret', '***')}: ")
-    assert URI_VARIABLE not in os.environ, "which would overrule the next configuration"
+    assert store_module.URI_VARIABLE not in os.environ, "which would overrule the next configuration"
     assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ, "which would hold for all later requests"
 
 
@@ -207,9 +198,9 @@ def test_the_file_of_a_store_in_a_folder_with_special_characters(
     monkeypatch.chdir(folder)
     shutil.copy(tmp_path / "mlflow.db", folder)
     monkeypatch.setattr(mlflow.tracking._tracking_service.utils, "_tracking_uri", None)
-    for uri in (existing_store(), f"sqlite:///{folder}/mlflow.db"):
-        assert database_file(uri) == folder / "mlflow.db"
-    assert database_file("http://127.0.0.1:5000") is None
+    for uri in (store_module.existing_store(), f"sqlite:///{folder}/mlflow.db"):
+        assert store_module.database_file(uri) == folder / "mlflow.db"
+    assert store_module.database_file("http://127.0.0.1:5000") is None
 
 
 @pytest.mark.parametrize("place", ["copy", "copy/.dvc/tmp/exps/standalone/tmp1", ".dvc/tmp/exps/tmp2", "link"])
@@ -229,11 +220,11 @@ def test_copies_use_the_store_and_the_checkpoints_of_the_main_checkout(
     monkeypatch.setattr(mlflow.tracking._tracking_service.utils, "_tracking_uri", None)
     tracking = TrackingConfig(uri="sqlite:///mlflow.db", experiment="hlorank", artifacts="mlartifacts")
     shutil.copy(tmp_path / "mlflow.db", main)
-    with open_run(tracking, "name", {}):
+    with store_module.open_run(tracking, "name", {}):
         mlflow.log_text("text", "note.txt")
     assert [file.relative_to(main).parts[0] for file in main.rglob("note.txt")] == ["mlartifacts"]
     mlflow.set_tracking_uri(None)
-    assert database_file(existing_store()) == main / "mlflow.db"
+    assert store_module.database_file(store_module.existing_store()) == main / "mlflow.db"
     paths = PathsConfig(**{name: f"{name}/a" for name in PathsConfig.model_fields})
     assert (Path(paths.state).resolve(), paths.models) == (main / "state/a", "models/a")
 
@@ -252,7 +243,10 @@ def test_a_project_that_was_copied_or_moved(
     def train(place: Path, name: str) -> str:
         monkeypatch.chdir(place)
         uri = f"sqlite:///{place}/mlflow.db"
-        with open_run(TrackingConfig(uri=uri, experiment="hlorank", artifacts="artifacts"), name, {}) as (run, _):
+        with store_module.open_run(TrackingConfig(uri=uri, experiment="hlorank", artifacts="artifacts"), name, {}) as (
+            run,
+            _,
+        ):
             mlflow.log_text(name, "note.txt")
         return run
 

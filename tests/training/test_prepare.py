@@ -59,9 +59,7 @@ def test_members_differ_in_their_seed(members_of: Callable[..., list[Member]]) -
     assert not set(seeds) & {member.seed for member in members_of(4, 1, seed=8)}
 
 
-def test_folds_hold_out_every_graph_once_and_families_together(
-    members_of: Callable[..., list[Member]],
-) -> None:
+def test_folds_hold_out_every_graph_once_and_families_together(members_of: Callable[..., list[Member]]) -> None:
     members = members_of(2, 3)
     assert len({member.seed for member in members}) == 6
     folds = [set(member.held_out) for member in members]

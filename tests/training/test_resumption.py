@@ -1,6 +1,5 @@
 """Interrupted trainings: they continue from the last complete epoch, byte-equal."""
 
-import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -125,20 +124,3 @@ def test_interrupted_after_the_last_epoch(
     helpers.interrupt(monkeypatch, *STEP, 0)  # fails at a further step
     assert train(config, tmp_path / "resumed") == pytest.approx(0.8 if patience == 99 else 0.7)
     assert_same(tmp_path / "resumed", tmp_path / "whole")
-
-
-@pytest.mark.slow
-def test_a_killed_stage_continues(settings: Settings, tmp_path: Path, runs: Runs) -> None:
-    """Kill -9 of the process group of the real command, then the same command again."""
-    config = settings(**helpers.DROPOUT, trainer__max_epochs=30, trainer__patience=99, output=tmp_path / "resumed")
-    train(config, tmp_path / "whole")
-    killed = helpers.start(tmp_path, config, *helpers.STAGE)
-    helpers.wait_for_checkpoint(tmp_path / "state", killed)
-    os.killpg(killed.pid, signal.SIGKILL)
-    killed.communicate()
-    assert killed.returncode == -signal.SIGKILL
-    assert not (tmp_path / "resumed").exists()
-    again = helpers.start(tmp_path, config, *helpers.STAGE)
-    assert (again.communicate()[1], again.returncode) == ("", 0)
-    assert_same(tmp_path / "resumed", tmp_path / "whole")
-    assert [run.info.status for run in runs(config)] == ["FINISHED", "FINISHED"]

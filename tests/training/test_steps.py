@@ -217,9 +217,7 @@ def test_a_layer_adds_the_states_that_it_keeps() -> None:
     assert 1 <= (kept[1] - kept[0]) / bytes_of_states <= 2  # the backward pass needs memory too
 
 
-def test_a_bound_divides_segments_and_refuses_less_than_a_configuration(
-    settings: Callable[..., Config],
-) -> None:
+def test_a_bound_divides_segments_and_refuses_less_than_a_configuration(settings: Callable[..., Config]) -> None:
     setup = open_setup(settings(method="full"))
     trainer = setup.config.trainer
     model, data = build(setup, setup.members[0], ALONE)

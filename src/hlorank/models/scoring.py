@@ -123,11 +123,7 @@ def _evaluating(model: CostModel) -> Iterator[None]:
 
 
 def sum_segments(
-    model: CostModel,
-    graph: GraphInputs,
-    configurations: Int64,
-    memory_bytes: int,
-    cache: PlanCache | None = None,
+    model: CostModel, graph: GraphInputs, configurations: Int64, memory_bytes: int, cache: PlanCache | None = None
 ) -> Tensor:
     """Compute the sum of the embeddings of all segments under distinct configurations: (configurations, embedding).
 
@@ -169,11 +165,7 @@ def _chunks(model: CostModel, count: int, memory_bytes: int) -> Iterator[slice]:
 
 @torch.no_grad()
 def score_configurations(
-    model: CostModel,
-    graph: GraphInputs,
-    configurations: Int64,
-    memory_bytes: int,
-    cache: PlanCache | None = None,
+    model: CostModel, graph: GraphInputs, configurations: Int64, memory_bytes: int, cache: PlanCache | None = None
 ) -> Float64:
     """Score distinct configurations, with as many embeddings in memory as fit: (configurations,), larger = slower."""
     result = np.empty(len(configurations))

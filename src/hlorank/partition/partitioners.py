@@ -60,11 +60,7 @@ def computation(features: GraphFeatures, max_nodes: int) -> Labels:
 
 
 PARTITIONERS: ExtensionPoint[Partitioner] = ExtensionPoint(
-    {
-        "topological": topological,
-        "metis": metis,
-        "computation": computation,
-    },
+    {"topological": topological, "metis": metis, "computation": computation},
     "a function of a graph's features and max_nodes",
     lambda _, found: found if is_function(found, 2) else None,
 )

@@ -6,10 +6,7 @@ from hlorank.config import Config
 from hlorank.stages.command import collection_folder, stage
 
 
-@stage(
-    reads=["method", "evaluate", "compute", "trainer.threads", "trainer.accelerator", "tracking"],
-    writes="reports",
-)
+@stage(reads=["method", "evaluate", "compute", "trainer.threads", "trainer.accelerator", "tracking"], writes="reports")
 def main(config: Config, output: Path) -> None:
     """Score every configuration of `collection` with the model of `method`, and write a report."""
     from hlorank.evaluation.evaluate import evaluate

@@ -149,12 +149,7 @@ class StepAveraging(WeightAveraging):
 
 
 def fit_member(
-    setup: Setup,
-    model: CostModel,
-    data: StepData,
-    folder: Path,
-    logger: Logger | None,
-    callbacks: Sequence[Callback],
+    setup: Setup, model: CostModel, data: StepData, folder: Path, logger: Logger | None, callbacks: Sequence[Callback]
 ) -> Trained:
     """Train one member, from the last complete epoch of an interrupted training if any, and keep its best epoch."""
     assert setup.method is not None

@@ -92,13 +92,7 @@ def _function(_: str, found: Any) -> Callable[..., Tensor] | None:
 
 
 LOSSES: ExtensionPoint[Callable[..., Tensor]] = ExtensionPoint(
-    {
-        "hinge": pairwise_hinge,
-        "ranknet": ranknet,
-        "listmle": listmle,
-        "mse": log_mse,
-        "mape": log_mape,
-    },
+    {"hinge": pairwise_hinge, "ranknet": ranknet, "listmle": listmle, "mse": log_mse, "mape": log_mape},
     "a function of scores, labels and arguments with types",
     _function,
 )

@@ -16,15 +16,6 @@ from hlorank.models.serialization import input_sizes
 from hlorank.training.baselines import fit_trees as fit_trees_module
 from hlorank.training.baselines.candidates import Fit
 from hlorank.training.baselines.fit_linear import draw_differences, draw_pairs, fit_analytical, fit_linear
-from hlorank.training.baselines.fit_trees import (
-    Sample,
-    check_trees,
-    draw_sample,
-    fit_trees,
-    fit_xgboost,
-    grades,
-    trees_of,
-)
 from tests.training.baselines.conftest import SmallData, needs_xgboost
 
 DataOf = Callable[..., SmallData]
@@ -125,11 +116,11 @@ def test_trees_are_those_of_scikit_learn() -> None:
     y = x[:, 0] * x[:, 1] + np.sin(3 * x[:, 2]) + rng.normal(size=3000)
     regressor = HistGradientBoostingRegressor(max_iter=40, early_stopping=False, random_state=0)
     regressor.fit(x[:2000], y[:2000], rng.uniform(0.5, 2, 2000))
-    trees = trees_of(regressor)
+    trees = fit_trees_module.trees_of(regressor)
     trees.check(columns=7)
-    check_trees(trees, x, regressor.predict(x), 0.0)
+    fit_trees_module.check_trees(trees, x, regressor.predict(x), 0.0)
     with pytest.raises(RuntimeError):
-        check_trees(trees.first(39), x, regressor.predict(x), 1e-4)
+        fit_trees_module.check_trees(trees.first(39), x, regressor.predict(x), 1e-4)
     staged = trees.staged(x)
     np.testing.assert_array_equal(staged[:, -1], regressor.predict(x))
     np.testing.assert_array_equal(staged[:, 1:], np.transpose(list(regressor.staged_predict(x))))
@@ -139,7 +130,7 @@ def test_trees_are_those_of_scikit_learn() -> None:
 def test_graphs_have_equal_weights(collection: str, data_of: DataOf, monkeypatch: pytest.MonkeyPatch) -> None:
     config, store, names = data_of(collection=collection)
     sample, labels = (
-        draw_sample(store, names, 30, config.seed),
+        fit_trees_module.draw_sample(store, names, 30, config.seed),
         [store.open("train", name).targets()[1] for name in names],
     )
     counts = [min(30, len(own)) for own in labels]
@@ -151,14 +142,16 @@ def test_graphs_have_equal_weights(collection: str, data_of: DataOf, monkeypatch
     assert sums == pytest.approx([sum(counts) / len(names)] * len(names))
     with monkeypatch.context() as patched:
         patched.setattr(MAX_ROWS, 5 * len(names) + 1)
-        assert draw_sample(store, names, 30, config.seed).counts.tolist() == [5] * len(names)
-    everything = draw_sample(store, names, 10**9, config.seed)
+        assert fit_trees_module.draw_sample(store, names, 30, config.seed).counts.tolist() == [5] * len(names)
+    everything = fit_trees_module.draw_sample(store, names, 10**9, config.seed)
     for own, y in zip(labels, everything.split(everything.y), strict=True):
         assert (y.mean(), y.std()) == (pytest.approx(0, abs=1e-12), pytest.approx(1))
         assert kendall_tau(y, own) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("fit_with", [fit_trees, pytest.param(fit_xgboost, marks=needs_xgboost)])
+@pytest.mark.parametrize(
+    "fit_with", [fit_trees_module.fit_trees, pytest.param(fit_trees_module.fit_xgboost, marks=needs_xgboost)]
+)
 def test_candidates_are_the_first_trees(fit_with: Callable[..., Fit], data_of: DataOf) -> None:
     config, store, names = data_of(baseline__iterations=60, baseline__columns=0.5)
     fit = fit_with(store, names, config.baseline, config.seed)
@@ -169,8 +162,8 @@ def test_candidates_are_the_first_trees(fit_with: Callable[..., Fit], data_of: D
     rows = np.array([3, 0])
     each = np.stack([candidate.predictor.score(graph, rows) for candidate in fit.candidates], axis=1)
     np.testing.assert_array_equal(fit.scores(graph, rows), each)
-    if fit_with is fit_trees:
-        sample = draw_sample(store, names, config.baseline.rows_per_graph, config.seed)
+    if fit_with is fit_trees_module.fit_trees:
+        sample = fit_trees_module.draw_sample(store, names, config.baseline.rows_per_graph, config.seed)
         last = fit.candidates[-1]
         assert isinstance(last.predictor, Trees)
         error = last.predictor.staged(sample.x)[:, -1] - sample.y
@@ -178,8 +171,8 @@ def test_candidates_are_the_first_trees(fit_with: Callable[..., Fit], data_of: D
 
 
 def test_grades_are_quantiles_and_equal_for_equal_runtimes() -> None:
-    assert grades(np.array([5.0, 1, 2, 1000, 3, 4, 6, 7]), 4).tolist() == [1, 3, 3, 0, 2, 2, 1, 0]
-    assert grades(np.array([2.0, 2, 1, 9, 2]), 5).tolist() == [2, 2, 4, 0, 2]
+    assert fit_trees_module.grades(np.array([5.0, 1, 2, 1000, 3, 4, 6, 7]), 4).tolist() == [1, 3, 3, 0, 2, 2, 1, 0]
+    assert fit_trees_module.grades(np.array([2.0, 2, 1, 9, 2]), 5).tolist() == [2, 2, 4, 0, 2]
 
 
 @needs_xgboost
@@ -189,7 +182,7 @@ def test_xgboost_learns_an_order_and_its_trees_score_alike(data_of: DataOf, monk
     rng, counts = np.random.default_rng(0), np.array([40, 300, 120, 60])
     x = np.round(rng.normal(size=(counts.sum(), 5)), 1).astype(np.float32)
     y = np.repeat([0, 100, -7, 3], counts) + np.repeat([1, 50, 0.1, 9], counts) * (x[:, 0] * x[:, 1] + np.sin(x[:, 2]))
-    sample, train = Sample(x, y, counts), xgboost.train
+    sample, train = fit_trees_module.Sample(x, y, counts), xgboost.train
 
     def keep(*given: Any) -> Any:
         boosters.append(train(*given))
@@ -198,7 +191,7 @@ def test_xgboost_learns_an_order_and_its_trees_score_alike(data_of: DataOf, monk
     monkeypatch.setattr(xgboost, "train", keep)
     monkeypatch.setattr(fit_trees_module, "draw_sample", lambda *arguments: sample)
     config, store, _ = data_of(baseline__iterations=60, baseline__learning_rate=0.3)
-    fit = fit_xgboost(store, [], config.baseline, config.seed)
+    fit = fit_trees_module.fit_xgboost(store, [], config.baseline, config.seed)
     trees = fit.candidates[-1].predictor
     assert isinstance(trees, Trees)
     trees.check(columns=5)
@@ -212,4 +205,4 @@ def test_xgboost_learns_an_order_and_its_trees_score_alike(data_of: DataOf, monk
     assert fit.candidates[-1].train_loss == pytest.approx(1 - np.mean(taus))
     monkeypatch.setattr(fit_trees_module, "trees_of_xgboost", lambda _: trees.first(0))
     with pytest.raises(RuntimeError):
-        fit_xgboost(store, [], config.baseline, config.seed)
+        fit_trees_module.fit_xgboost(store, [], config.baseline, config.seed)
