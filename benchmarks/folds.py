@@ -12,7 +12,6 @@ from harness import ROOT, composed, prepare_data  # type: ignore[import-not-foun
 
 from hlorank.config import Split
 from hlorank.data.collection import Collection, graph_files, measured_family
-from hlorank.data.splits import Fold as FoldNumber
 from hlorank.data.splits import SplitFile, family, make_folds
 from hlorank.files import fingerprint, read_json, shared_dir, write_json
 
@@ -120,7 +119,7 @@ def folds_of(collection: str, work: Path) -> list[Fold]:
         families, number_of = _bundled_families(folder, collection), _bundled_folds(folder)
 
     def split_of(name: str, left_out: int) -> Split:
-        splits: dict[FoldNumber, Split] = {left_out: "test", (left_out - 1) % FOLDS: "valid"}
+        splits: dict[int, Split] = {left_out: "test", (left_out - 1) % FOLDS: "valid"}
         return splits.get(number_of[name], "train")
 
     return [
@@ -145,14 +144,7 @@ def _bundled_families(folder: str, collection: str) -> dict[str, str]:
     return {file.stem: measured_family(file) or family(file.stem) for file in files}
 
 
-def judged_files(collection: str) -> list[Path]:
-    """Return the graphs of a collection of data/ that are left out in one of the folds; the others only train."""
-    folds, families = _bundled_folds(BUNDLED[collection]), _bundled_families(BUNDLED[collection], collection)
-    files = graph_files(ROOT / "data" / BUNDLED[collection], Collection.parse(collection), None)
-    return [file for file in files if folds[families[file.stem]] != "train"]
-
-
-def _bundled_folds(folder: str) -> dict[str, FoldNumber]:
+def _bundled_folds(folder: str) -> dict[str, int]:
     """Return the fold of each family; the split files of data/ agree where they have the same families."""
     return SplitFile(**read_json(ROOT / "data" / folder / "split.json")).families
 

@@ -49,10 +49,10 @@ import comparison  # type: ignore[import-not-found] # as above
 import harness  # type: ignore[import-not-found] # same folder
 import numpy as np
 import pandas as pd
-from folds import COLLECTIONS, JOINED, NO_OPERANDS, TPU, Fold, address_of, available, folds_of, judged_files, prepared  # type: ignore[import-not-found] # as above
+from folds import BUNDLED, COLLECTIONS, JOINED, NO_OPERANDS, TPU, Fold, address_of, available, folds_of, prepared  # type: ignore[import-not-found] # as above
 
 from hlorank.config import ConfigError, Split
-from hlorank.data.collection import Collection, read_graph, sidecar_path
+from hlorank.data.collection import Collection, graph_files, read_graph, sidecar_path
 from hlorank.files import fingerprint, read_json, write_json
 from hlorank.metrics import kendall_tau
 from hlorank.terminal import min_int
@@ -379,7 +379,7 @@ def compiled(place: str) -> dict[str, float]:
     if place not in TPU:
         return {}
     taus = []
-    for path in judged_files(place):
+    for path in graph_files(harness.ROOT / "data" / BUNDLED[place], Collection.parse(place), None):
         runtime, parts = read_graph(path, "layout").measurements.runtime, read_json(sidecar_path(path))["parts"]
         taus.append([kendall_tau(parts[mark], runtime) for mark in MARKS])
     return dict(zip(MARKS, np.mean(taus, axis=0), strict=True))

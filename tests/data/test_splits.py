@@ -89,10 +89,6 @@ def test_folds_of_families_hold_for_every_collection_without_folds_of_its_graphs
     assert splits == {"k_1": "valid", "k_2": "test", "k_3": "valid"}
     assert split_graphs(COLLECTION, dict.fromkeys("xy", "c"), path, folds=3, fold=0) == {"x": "valid", "y": "test"}
     assert json.loads(path.read_text()) == content
-    content["families"]["c"] = "train"
-    path.write_text(json.dumps(content))
-    splits = split_graphs(tile, kernels, path, folds=3, fold=1)
-    assert splits == {"k_1": "valid", "k_2": "train", "k_3": "valid"}
 
 
 def document(fold_of: Any, folds: Any = 3) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
@@ -14,8 +14,7 @@ from hlorank.files import DataError, write_json
 
 _log = logging.getLogger(__name__)
 
-Fold = Annotated[int, Field(ge=0, strict=True)] | Literal["train"]
-"""Number of a fold, or train for graphs that only train."""
+Fold = Annotated[int, Field(ge=0, strict=True)]
 
 MIN_FOLDS = 3  # valid, test, and at least one to train on
 
@@ -112,9 +111,7 @@ def split_graphs(
             parts = (("missing", sorted(graphs - listed)), ("unknown", sorted(listed - graphs)))
             found = "; ".join(f"{word} graphs: {', '.join(names)}" for word, names in parts if names)
             raise DataError(address, expected, found, file=split_file)
-    if wrong := [name for name, known in fold_of.items() if known not in ("train", *range(folds))]:
-        raise DataError(
-            address, f"train, or folds in 0..{folds - 1}", f"{fold_of[wrong[0]]} for {wrong[0]}", file=split_file
-        )
-    splits: dict[Fold | None, Split] = {fold: "valid", (fold + 1) % folds: "test"}
+    if wrong := [name for name, known in fold_of.items() if known not in range(folds)]:
+        raise DataError(address, f"folds in 0..{folds - 1}", f"{fold_of[wrong[0]]} for {wrong[0]}", file=split_file)
+    splits: dict[int | None, Split] = {fold: "valid", (fold + 1) % folds: "test"}
     return {name: splits.get(fold_of[name], "train") for name in families}
