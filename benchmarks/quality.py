@@ -22,7 +22,7 @@ The first fold is done first, with one seed. Networks that are not among the fir
 0.05 behind the best, leave; the table says so. Valid decides, so no fold that is reported is looked at. Then the rest,
 all folds with one seed, then with the next. A seed counts when it has all of an experiment's folds.
 
---try and --ablation are for choosing: they score the graphs of valid, not those left out.
+--try is for choosing: it scores the graphs of valid, not those left out.
 
 A finished cell is a row of the results, by default benchmarks/results/folds.csv, whose key is its settings and a
 fingerprint of its data; the figures of its graphs are rows of folds_graphs.csv next to it. It is not computed again.
@@ -32,7 +32,6 @@ Rows with another budget (CPU seconds, before commit 42ca19e) are shown too.
     python benchmarks/quality.py --show --plot quality.svg
     python benchmarks/quality.py --collection tile/cpu --experiment best_tile \
         --fold 2 --seed 1 --results again.csv
-    python benchmarks/quality.py --collection layout/cpu/random --ablation
     python benchmarks/quality.py --collection layout/cpu/random \
         --experiment best_layout --try loss=hinge model.width=32
 """
@@ -72,40 +71,7 @@ EXPERIMENTS = {
     ),
 }
 """By the kind of collection that they are for."""
-ABLATIONS: dict[str, dict[str, tuple[str, ...]]] = {
-    "best_layout": {
-        "without analytical": ("ensemble.baselines=[xgboost]",),
-        "without xgboost": ("ensemble.baselines=[analytical]",),
-        "without blended baselines": ("ensemble.baselines=[]",),
-        "without ensemble": ("ensemble.seeds=1",),
-        "without attention over configurations": ("model.block=[layer_norm,sage,gelu,residual]",),
-        "without message passing": ("model.block=[layer_norm,linear,configuration_attention,gelu,residual]",),
-        "without one block (three)": ("model.blocks=3",),
-        "without sum over all nodes": ("model.pooling=[mean,max,l2_configurable_sum]",),
-        "without sum over configurable nodes": ("model.pooling=[mean,max,sum]",),
-        "without RankNet (ListMLE)": ("loss=listmle",),
-        "without sizes of layouts": ("model.layout_sizes=false",),
-        "without what copies move": ("model.layout_costs=false",),
-        "without separate directions": ("model.directions=shared",),
-        "without pruning": ("featurize.prune_hops=null",),
-    },
-    "best_tile": {
-        "without the second xgboost": ("ensemble.baselines=[xgboost]",),
-        "without blended baselines": ("ensemble.baselines=[]",),
-        "without bins": ("model.tile_bins=0",),
-        "without attention over configurations": ("model.post_layers=[gelu,linear,gelu]",),
-        "without late joining (early)": ("model.join=early",),
-        "without all configurations in a step (16)": ("trainer.configs_per_step=16",),
-        "without the wide margin (1)": ("loss.hinge.margin=1.0",),
-        "without hinge (ListMLE)": ("loss=listmle", "~loss.hinge"),
-        "without more dropout (0.2)": ("model.dropout=0.2",),
-        "without DropEdge": ("model.drop_edge=0.0",),
-        "without more weight decay (0.00001)": ("trainer.weight_decay=1.0e-5",),
-        "without less width (256)": ("model.width=256",),
-    },
-}
-"""Overrides that remove one part of an experiment, or replace it by the plain one."""
-ALONE = ABLATIONS["best_layout"]["without blended baselines"]
+ALONE = ("ensemble.baselines=[]",)
 CELL = ["collection", "experiment", "fold", "seed"]
 COLUMNS = [*CELL, "split", "fingerprint", "parameters", "steps", "cpu_seconds", "valid_tau", "settings"]
 FIGURES = ["kendall_tau", "opa", "slowdown_1", "slowdown_5", "slowdown_10", "noise_ceiling", "somers_d"]
@@ -244,11 +210,6 @@ def chosen(arguments: argparse.Namespace, collection: str) -> dict[str, tuple[st
     if arguments.tried and names:
         tries = ([], *arguments.tried)
         return {" ".join([names[0], *tried]): (f"experiment={names[0]}", *budget, *tried) for tried in tries}
-    if arguments.ablation:
-        variants = {"": (), **ABLATIONS[f"best_{kind}"]}
-        return {
-            f"best_{kind} {name}".strip(): (f"experiment=best_{kind}", *budget, *of) for name, of in variants.items()
-        }
     # Baselines on whole graphs: the pooled features of pruned ones ranked valid worse.
     best = "experiment=best_layout_tpu" if collection in NO_OPERANDS else "experiment=best_layout"
     of_best = {"best_layout": (best, *budget), NETWORKS: (best, *ALONE, *budget)}
@@ -262,7 +223,7 @@ def chosen(arguments: argparse.Namespace, collection: str) -> dict[str, tuple[st
 
 def scored(arguments: argparse.Namespace) -> Split:
     """Return the split whose graphs are scored: valid where something is chosen by it."""
-    return "valid" if arguments.tried or arguments.ablation else "test"
+    return "valid" if arguments.tried else "test"
 
 
 def staying(valid_taus: Mapping[str, float]) -> list[str]:
@@ -447,7 +408,6 @@ def main() -> None:
     parser.add_argument("--fold", type=min_int(0), metavar="N", help="only this fold, of every experiment")
     parser.add_argument("--seed", type=min_int(0), metavar="N", help="only this seed")
     parser.add_argument("--jobs", type=min_int(1), default=2, metavar="N", help="trainings at a time (default: 2)")
-    parser.add_argument("--ablation", action="store_true", help="the best experiment without one part each")
     parser.add_argument("--try", dest="tried", nargs="+", action="append", default=[], metavar="KEY=VALUE",
                         help="the first experiment with these overrides; may be repeated")  # fmt: skip
     parser.add_argument("--work", type=Path, default=harness.ROOT / ".hlorank/quality", metavar="FOLDER",

@@ -12,14 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hlorank.config import find
 from hlorank.data.collection import read_graph
 from hlorank.data.splits import SplitFile
 from hlorank.files import read_json, write_json
-from hlorank.models.layers.registry import LAYERS, RESIDUAL
-from hlorank.stages.command import load_composed
-from hlorank.training.losses import make_loss
-from tests.sections import composed
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import comparison  # type: ignore[import-not-found] # of the folder of the benchmarks
@@ -61,15 +56,6 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         return Outcome(status, *capsys.readouterr())
 
     return call
-
-
-def test_every_ablation_composes() -> None:
-    for experiment, variants in quality.ABLATIONS.items():
-        for overrides in variants.values():
-            config = load_composed(composed(f"experiment={experiment}", *overrides))
-            make_loss(config.loss)
-            for name in {*config.model.stem, *config.model.block, *config.model.post_layers} - {RESIDUAL}:
-                find(LAYERS, "model", name)
 
 
 @pytest.mark.parametrize("collection", BUNDLED)
