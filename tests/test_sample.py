@@ -33,7 +33,12 @@ class Committed(NamedTuple):
 
 
 LEAST = {"layout/cpu/random": 40, "layout/cpu/default": 20, "tile/cpu": 120}
-LEAST |= {"layout/tpu-v3/random": 120, "layout/tpu-v3/outputs": 120, "layout/tpu-v5e/outputs": 60}
+LEAST |= {
+    "layout/tpu-v3/random": 120,
+    "layout/tpu-v3/default": 120,
+    "layout/tpu-v3/outputs": 120,
+    "layout/tpu-v5e/outputs": 60,
+}
 VALID = {"densenet", "gru", "dlrm", "inception", "squeeze", "nerf", "superres", "triangles"}
 TEST = {"unet", "unet1d", "unet2d", "unet3d", "causal", "mixer", "experts", "speech"}
 TREES = [
