@@ -17,10 +17,8 @@ from hlorank.version import __version__
 WORK = Path(".hlorank/release").resolve()  # a relative store would be that of the main checkout
 JOINED = ("layout/cpu/random", "layout/cpu/default", "layout/cpu/models")
 FEATURES = ("hlorank.featurize", "hlorank.hlo", "hlorank.data")
-NOT_FOR = (
-    "GPUs, TPUs, several devices, and CPUs unlike those measured: AMD EPYC, and Intel Xeon fo"
-    "r 8 graphs of layout/cpu/models"
-)
+MEASURED = "AMD EPYC, and Intel Xeon for 8 graphs of layout/cpu/models"
+NOT_FOR = f"GPUs, TPUs, several devices, and CPUs unlike those measured: {MEASURED}"
 RANKERS: dict[str, dict[str, Any]] = {
     "layout.cpu": {
         "method": "analytical",

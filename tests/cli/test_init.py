@@ -8,15 +8,15 @@ import pytest
 from dvc.repo import Repo
 from omegaconf import OmegaConf
 
-from hlorank.cli.main import main
+from tests.cli.conftest import Command
 
 
 def test_a_project_has_the_stages_of_the_package_and_only_settings_that_differ(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Command
 ) -> None:
     (tmp_path / "params.yaml").write_text("seed: 7")
     monkeypatch.chdir(tmp_path)
-    assert main(["init", "mine"]) == 0
+    call("init", "mine")
     project = tmp_path / "mine"
     monkeypatch.chdir(project)
     assert (project / ".git").is_dir()
@@ -38,15 +38,29 @@ def test_a_project_has_the_stages_of_the_package_and_only_settings_that_differ(
 
 
 def test_a_folder_with_files_is_refused_and_an_error_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Command
 ) -> None:
     (tmp_path / "file").write_text("kept")
-    assert main(["init", str(tmp_path)]) == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-    monkeypatch.setattr(sys, "executable", "false")
-    assert main(["init", str(tmp_path / "new")]) == 2
-    assert not (tmp_path / "new").exists()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "fails").write_text("#!/bin/sh\nprintf 'one\\ntwo\\n' >&2\nexit 3\n")
+    (tmp_path / "fails").chmod(0o755)
+    before = sorted(tmp_path.rglob("*"))
+    for folder in (tmp_path, tmp_path / "file"):
+        assert str(folder) in call.error("init", folder)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "fails"))
+    for name in ("new", "empty"):
+        assert "one two" in call.error("init", tmp_path / name)
+        assert sorted(tmp_path.rglob("*")) == before
     monkeypatch.undo()
     monkeypatch.setenv("PATH", "/nowhere")
-    assert main(["init", str(tmp_path / "new")]) == 0
+    call("init", tmp_path / "new")
     assert "no_scm = True" in (tmp_path / "new/.dvc/config").read_text()
+
+
+def test_a_folder_of_another_repository_is_in_that_unless_it_is_ignored_there(tmp_path: Path, call: Command) -> None:
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    (tmp_path / ".gitignore").write_text("out/")
+    for name, own in (("in", False), ("out/mine", True)):
+        call("init", tmp_path / name)
+        assert (tmp_path / name / ".git").is_dir() == own
+        assert (tmp_path / name / ".dvc/config").is_file()

@@ -178,7 +178,7 @@ def test_without_a_network_or_a_cache_that_can_be_written_one_line_says_so(
     tpu: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    for number in (errno.ENOTDIR, errno.EROFS, errno.EACCES):
+    for number in (errno.ENOTDIR, errno.EROFS, errno.EACCES, errno.ENOENT):
         with monkeypatch.context() as patched:
             if number != errno.ENOTDIR:  # that of a cache in a file
                 patched.setattr(Path, "mkdir", Mock(side_effect=OSError(number, "cannot", "a folder")))

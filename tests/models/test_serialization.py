@@ -141,6 +141,7 @@ def merged(value: Any, change: Any) -> Any:
         ({"model": {"width": "wide"}}, "width=wide"),
         ({"model": {"pooling": ["min"]}}, "pooling.*=min"),
         ({"features": {"opcodes": []}}, "keys: .*features=.*opcode_embedding"),
+        ({"features": {"options": {"older": 1}}}, "older: no such key.*; train it again, or install hlorank 0[.]2"),
         # Weights of another model, or more memory than there is:
         ({"model": {"blocks": 3}}, "weights"),
         ({"members": 10**9}, "1,000,000,000 members"),

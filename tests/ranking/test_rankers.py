@@ -13,6 +13,7 @@ from hlorank.cli.main import main
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection, graph_files
 from hlorank.files import DataError, write_json
+from hlorank.hlo.hlo_pb2 import ModuleTuningData
 from hlorank.ranking.rankers import CARD, cards, fitting_ranker
 from scripts.release import RANKERS, code_of_features
 from tests.graphs import matrix_product
@@ -47,6 +48,10 @@ def files(tmp_path: Path, tiny_collections: Path) -> Files:
     found = {"dump": tmp_path / "f.before_layout-assignment.hlo.pb", "gpu": tmp_path / "f.gpu_after_x.hlo.pb"}
     for path in found.values():
         path.write_bytes(module.SerializeToString())
+    tuning = ModuleTuningData(module=module, fingerprint=1, config_index_to_node=[1])
+    tuning.runs.add().module_config.layout_config.nodes.add()
+    found["record"] = tmp_path / "tuning.pb"
+    found["record"].write_bytes(tuning.SerializeToString())
     raw = tiny_collections / "raw"
     found["npz"] = graph_files(raw, Collection.parse("layout:synthetic:random"), "valid")[0]
     found["kernel"] = graph_files(raw, Collection.parse("tile:synthetic"), "valid")[0]
@@ -63,6 +68,7 @@ def files(tmp_path: Path, tiny_collections: Path) -> Files:
         ("layout.cpu tile.cpu", "kernel", "tile.cpu"),
         ("layout.cpu layout.tpu", "tpu npz", "layout.tpu"),
         ("layout.cpu tile.cpu", "gpu", "layouts of gpu"),
+        ("layout.cpu layout.tpu", "record", "layout.tpu"),
         ("layout.cpu tile.cpu", "dump kernel", "no ranker of hlorank fits layouts .* and tiles"),
         ("layout.cpu layout.tpu", "dump", "several rankers fit"),
         ("layout.cpu layout.cpu2", "dump", "several rankers fit"),

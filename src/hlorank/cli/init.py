@@ -37,7 +37,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="start a project of your own: data, layers and settings",
         description="Writes a DVC project that trains on your data with the installed hlorank: the stages, settings "
         "that differ, a layer of your own, a folder for measured graphs, and a README. It is a git repository of its "
-        "own, unless the folder is in one already, or there is no git.",
+        "own, unless the folder is in one that does not ignore it, or there is no git.",
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new or an empty folder")
     parser.set_defaults(run=run)
@@ -48,10 +48,13 @@ def run(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.folder
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise ConfigError(f"FOLDER {folder}: expected a new or an empty folder")
+    existed = folder.exists()
     try:
         _write(folder)
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        for path in [*folder.iterdir()] if existed else [folder]:
+            shutil.rmtree(path, ignore_errors=True)
+            path.unlink(missing_ok=True) if path.is_file() else None
         raise
     sys.stdout.write(f"{folder}: a project; its README.md says how to go on\n")
     return 0
@@ -70,8 +73,9 @@ def _write(folder: Path) -> None:
     (folder / "data/own/layout/cpu/random").mkdir(parents=True)
     how, git = ["--no-scm"], shutil.which("git")
     if git is not None:
-        how = ["--subdir"] if _call(folder, git, "rev-parse") == 0 else []
-        if not how:
+        tracked = _call(folder, git, "rev-parse") == 0 and _call(folder, git, "check-ignore", ".dvc") != 0
+        how = ["--subdir"] * tracked
+        if not tracked:
             _call(folder, git, "init", "--quiet", check=True)
     _call(folder, sys.executable, "-m", "dvc", "init", "--quiet", *how, check=True)
     with (folder / ".dvc/config").open("a", encoding="utf-8") as file:
@@ -83,5 +87,6 @@ def _write(folder: Path) -> None:
 def _call(folder: Path, *words: str, check: bool = False) -> int:
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True)  # noqa: S603 - words of this module
     if done.returncode and check:
-        raise ConfigError(f"FOLDER {folder}: {' '.join(words)} failed: {done.stderr}")
+        said = " ".join(done.stderr.split()) or f"status {done.returncode}"
+        raise ConfigError(f"FOLDER {folder}: {' '.join(words)} failed: {said}")
     return done.returncode

@@ -34,7 +34,7 @@ COLLECTIONS = ("layout:xla:default", "layout:xla:random", "layout:nlp:default", 
 LICENSE = "LICENSE"
 MANIFEST = "MANIFEST.json"  # in the collection's folder: the content of each complete split
 DIGESTS = "archives.json"  # in the folder of downloads: the digest of each file at its first download
-_NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST}
+_NOT_WRITABLE = {errno.EACCES, errno.ENOENT, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST}
 _TREES = ("npz", "npz_all/npz", "npz_all", ".")
 # Releases of the dataset hold equal files but for the order of configurations. Orders of some graphs of a release:
 # unet3d and unet_3d.4x4.bf16 of layout:xla:default, cd708819... and 23559853... of test.

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 _DIGESTS = _WEIGHTS_DIGEST, _SPEC_DIGEST = "weights_sha256", "spec_sha256"
 _READABLE = "0.2"
 """Minor versions of hlorank whose models are read."""
+_AGAIN = "train it again, or install hlorank"
 
 
 class Spec(Section):
@@ -98,8 +99,7 @@ def checked_spec(folder: Path) -> dict[str, Any]:
     version = str(value.get("version"))
     if version.split(".")[:2] != _READABLE.split("."):
         known = f"a version that hlorank {__version__} reads, {_READABLE}"
-        remedy = f"{version}; train it again, or install hlorank {version}"
-        raise DataError("version", known, remedy, file=path)
+        raise DataError("version", known, f"{version}; {_AGAIN} {version}", file=path)
     try:
         expected = sealed(value)[_SPEC_DIGEST]
     except (ValueError, RecursionError) as error:  # a number that is not finite, values nested too deeply
@@ -117,7 +117,7 @@ def read_folder(folder: Path, kind: type[AnySpec]) -> tuple[AnySpec, Path]:
         spec = parse(kind, {key: part for key, part in value.items() if key not in _DIGESTS})
         changed = import_plugins_of_model(spec.plugins)
     except ConfigError as error:
-        found = str(error).replace("\n", "; ")
+        found = "; ".join([*str(error).splitlines(), f"{_AGAIN} {value['version']}"])
         raise DataError("keys", f"the keys of a {kind.__name__}", found, file=folder / SPEC) from None
     except DataError as error:
         raise error.in_file(folder / SPEC) from None

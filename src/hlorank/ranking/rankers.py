@@ -39,7 +39,8 @@ class Card(Section):
     """Version of hlorank that trained it."""
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.method} of {', '.join(self.collections)}; tau {self.test_tau:.2f} on new families)"
+        about = f"{self.method} of {', '.join(self.collections)}; tau {self.test_tau:.2f} on new families"
+        return f"{self.name} ({about}; not for {self.not_for})"
 
 
 def cards() -> dict[Path, Card]:
@@ -81,7 +82,8 @@ def _need(path: Path) -> tuple[Kind, str | None]:
     """Return the kind of configurations of a program, and its backend, None where nothing says it."""
     if path.suffix != ".npz":
         record = next(read_records(path))
-        return record.kind or "layout", dumped_by(path, record.module)
+        recorded = None if record.kind is None else "tpu"  # tuning records are those of TpuGraphs
+        return record.kind or "layout", dumped_by(path, record.module) or recorded
     with NpzFile(path) as file:
         kind: Kind = "tile" if "config_feat" in file.keys else "layout"
     measured = read_json(sidecar_path(path)) if sidecar_path(path).is_file() else {}
