@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from hlorank.data.collection import Collection
 from hlorank.evaluation.evaluator import LEADERBOARD as COLUMNS
+from hlorank.metrics import interval
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "leaderboard").glob("*.csv"))
@@ -37,6 +39,21 @@ def test_each_row_has_the_form(path: Path) -> None:
         program, *arguments = row["command"].split()
         assert program in {"hlorank", "python"}
         assert program == "hlorank" or (ROOT / arguments[0]).is_file()
+
+
+def test_rows_of_folds_are_those_of_the_kept_results() -> None:
+    """Of which docs/explanation/models.md has the means."""
+    cells, graphs = (pd.read_csv(ROOT / "benchmarks/results" / f"{name}.csv") for name in ("folds", "folds_graphs"))
+    cells = cells[cells.split == "test"].drop_duplicates(["collection", "experiment", "fold", "seed"], keep="last")
+    kept = cells.merge(graphs.dropna(subset="kendall_tau"), on="fingerprint")
+    for name, row in ((path.stem, row) for path in FILES for row in rows(path) if row["split"].endswith("folds")):
+        _, _, _, collection, _, experiment = row["command"].split()
+        own = kept[(kept.collection == collection) & (kept.experiment == experiment)]
+        own = own[own.graph.str.startswith(f"{name}.")] if "joined" in collection else own
+        taus = own.groupby("graph").kendall_tau.mean()
+        figures = [f"{value:.3f}" for value in (taus.mean(), *interval(taus.to_numpy()))]
+        found = [*figures, str(len(taus)), str(own.seed.nunique()), f"{own.fold.nunique()} folds"]
+        assert found == [row[column] for column in ("tau", "low", "high", "graphs", "seeds", "split")], row
 
 
 def test_a_row_follows_from_its_command(tmp_path: Path) -> None:
