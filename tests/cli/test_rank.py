@@ -351,16 +351,7 @@ def test_what_is_not_compiled(cpu_rank: Command, rank: Command, program: Path, t
 
 
 # A product, which the compiler leaves as it is, and two reshapes, which it removes.
-TEXT = """HloModule m
-ENTRY e {
-  x = f32[8,16] parameter(0)
-  w = f32[16,8] parameter(1)
-  d = f32[8,8] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-  s = f32[64] reshape(d)
-  t = f32[8,8] reshape(s)
-  ROOT r = f32[8,8] negate(t)
-}
-"""
+TEXT = (Path(__file__).parent / "product.hlo.txt").read_text(encoding="utf-8")
 
 
 @needs_jax
@@ -385,18 +376,7 @@ def test_a_module_is_compiled_and_exported(cpu_rank: Command, tmp_path: Path, ca
         assert printed["stage"]["found"] == TRAINED
 
 
-COLLECTIVE = """HloModule m
-sum {
-  a = f32[] parameter(0)
-  b = f32[] parameter(1)
-  ROOT c = f32[] add(a, b)
-}
-ENTRY e {
-  x = f32[8,8] parameter(0)
-  d = f32[8,8] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-  ROOT r = f32[8,8] all-reduce(d), replica_groups={{0,1}}, to_apply=sum
-}
-"""
+COLLECTIVE = (Path(__file__).parent / "collective.hlo.txt").read_text(encoding="utf-8")
 
 
 @needs_jax

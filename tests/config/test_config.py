@@ -14,19 +14,12 @@ from hlorank.config import (
     DataConfig,
     ExtensionPoint,
     ModelConfig,
+    extension_point,
     find,
     import_plugin,
     is_function,
     load,
     parse,
-)
-from hlorank.config.extension_point import (
-    VARIABLE,
-    UnknownNameError,
-    import_plugins_of_model,
-    imported_plugins,
-    is_plugin,
-    plugin_digests,
 )
 from hlorank.fetch.origins import ORIGINS
 from hlorank.files import DataError, code_digest
@@ -236,7 +229,7 @@ def point() -> ExtensionPoint[int]:
 
 def test_an_object_of_a_plugin_is_found_but_not_listed(point: ExtensionPoint[int], make_plugin: MakePlugin) -> None:
     make_plugin("mine", "number, text = 3, 'three'")
-    with pytest.raises(UnknownNameError, match=VARIABLE):  # nobody named the module
+    with pytest.raises(extension_point.UnknownNameError, match=extension_point.VARIABLE):  # nobody named the module
         point["mine:number"]
     assert "mine" not in sys.modules
     import_plugin("mine")
@@ -261,11 +254,11 @@ def test_the_environment_names_modules_that_register(
     make_plugin("holder", "")
     vars(import_plugin("holder"))["point"] = point
     make_plugin("mine", "from holder import point\npoint['seven'] = 7")
-    monkeypatch.setenv(VARIABLE, "mine")
+    monkeypatch.setenv(extension_point.VARIABLE, "mine")
     assert point["seven"] == 7
-    monkeypatch.setenv(VARIABLE, "nowhere")
-    with pytest.raises(ConfigError, match=f"^{VARIABLE}=nowhere: "):
-        import_plugins_of_model({})
+    monkeypatch.setenv(extension_point.VARIABLE, "nowhere")
+    with pytest.raises(ConfigError, match=f"^{extension_point.VARIABLE}=nowhere: "):
+        extension_point.import_plugins_of_model({})
 
 
 def test_functions_of_two_arguments() -> None:
@@ -276,12 +269,12 @@ def test_functions_of_two_arguments() -> None:
 def test_a_module_and_its_submodules_are_a_plugin(make_plugin: MakePlugin) -> None:
     make_plugin("mine", "value = 3")
     make_plugin("mine.layers", "")
-    assert not is_plugin("mine")
+    assert not extension_point.is_plugin("mine")
     assert import_plugin("mine").value == 3
     import_plugin("mine")
-    assert imported_plugins() == ("mine",)
+    assert extension_point.imported_plugins() == ("mine",)
     names = ("mine", "mine.layers", "minesweeper", "os")
-    assert [*map(is_plugin, names)] == [True, True, False, False]
+    assert [*map(extension_point.is_plugin, names)] == [True, True, False, False]
 
 
 def test_a_module_that_cannot_be_imported_is_refused_with_its_error(make_plugin: MakePlugin) -> None:
@@ -295,20 +288,20 @@ def test_a_module_that_cannot_be_imported_is_refused_with_its_error(make_plugin:
     for name in wrong:  # no module with a source file
         with pytest.raises(ConfigError):
             import_plugin(name)
-    assert imported_plugins() == ()
+    assert extension_point.imported_plugins() == ()
 
 
 def test_a_model_gets_plugins_of_the_environment(make_plugin: MakePlugin, monkeypatch: pytest.MonkeyPatch) -> None:
     make_plugin("mine", "")
     make_plugin("mine.layers", "value = 3")
-    with pytest.raises(DataError, match=f"{VARIABLE}=mine"):  # a file never makes anything imported
-        import_plugins_of_model({"mine": ""})
+    with pytest.raises(DataError, match=f"{extension_point.VARIABLE}=mine"):  # a file never makes anything imported
+        extension_point.import_plugins_of_model({"mine": ""})
     assert "mine" not in sys.modules
-    digests = plugin_digests(["mine.layers", "mine"])
-    monkeypatch.setenv(VARIABLE, " mine , ")
-    assert import_plugins_of_model(digests) == []
+    digests = extension_point.plugin_digests(["mine.layers", "mine"])
+    monkeypatch.setenv(extension_point.VARIABLE, " mine , ")
+    assert extension_point.import_plugins_of_model(digests) == []
     assert {"mine", "mine.layers"} <= sys.modules.keys()
     make_plugin("mine.layers", "value = 4")
     code_digest.cache_clear()  # as in another process
-    assert import_plugins_of_model(digests) == ["mine", "mine.layers"]
-    assert import_plugins_of_model({}) == []
+    assert extension_point.import_plugins_of_model(digests) == ["mine", "mine.layers"]
+    assert extension_point.import_plugins_of_model({}) == []

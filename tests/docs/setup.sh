@@ -30,4 +30,5 @@ with lzma.open("model.inference.hlo.txt.xz", "wt") as file:
     file.write(lowered.compiler_ir("hlo").as_hlo_text())
 END
 for stage in fetch featurize partition; do python -m hlorank.stages.$stage collection=layout/tpu-v3/random; done
+python -m hlorank.stages.train collection=layout/tpu-v3/random method=analytical
 git commit -qam Results

@@ -18,30 +18,8 @@ from hlorank.hlo.reader import Record, featurize, read_records
 from hlorank.hlo.stage import TRAINED, Stage, needs_compilation, stage_of
 from hlorank.hlo.xla_process import GROUP, XlaError, in_process
 
-TEXT = """HloModule jit_f, entry_computation_layout={(f32[2,3]{1,0})->f32[2]{0}}
-
-%sum (a: f32[], b: f32[]) -> f32[] {
-  %a = f32[] parameter(0)
-  %b = f32[] parameter(1)
-  ROOT %add.1 = f32[] add(%a, %b)
-}
-
-ENTRY %main.2 (x: f32[2,3]) -> f32[2] {
-  %x = f32[2,3]{1,0} parameter(0)
-  %zero = f32[] constant(0)
-  %dot.3 = f32[2,2]{1,0} dot(%x, %x), lhs_contracting_dims={1}, rhs_contracting_dims={1}
-  ROOT %reduce.4 = f32[2]{0} reduce(%dot.3, %zero), dimensions={1}, to_apply=%sum
-}
-"""
-STABLEHLO = """// a comment
-module @jit_f {
-  func.func public @main(%arg0: tensor<2x3xf32>) -> tensor<2x2xf32> {
-    %0 = stablehlo.dot_general %arg0, %arg0, contracting_dims = [1] x [1] : (tensor<2x3xf32>, tensor<2x3xf32>)
-      -> tensor<2x2xf32>
-    return %0 : tensor<2x2xf32>
-  }
-}
-"""
+TEXT = (Path(__file__).parent / "jit_f.hlo.txt").read_text(encoding="utf-8")
+STABLEHLO = (Path(__file__).parent / "jit_f.mlir").read_text(encoding="utf-8")
 BOMB = bytes(2**20)
 
 

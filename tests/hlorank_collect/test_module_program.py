@@ -171,41 +171,7 @@ SCATTER = """
     update_window_dims={1,2}, inserted_window_dims={}, scatter_dims_to_operand_dims={0}, index_vector_dim=1,
     to_apply=%set
 """
-CALLED = """
-%set {
-  %old = f32[] parameter(0)
-  ROOT %new = f32[] parameter(1)
-}
-%pick {
-  %t = f32[10] parameter(0)
-  %i = s32[] parameter(1)
-  ROOT %r = f32[1] dynamic-slice(%t, %i), dynamic_slice_sizes={1}
-}
-%body {
-  %state = (s32[], s32[], f32[10]) parameter(0)
-  %n = s32[] get-tuple-element(%state), index=0
-  %one = s32[] constant(1)
-  %next = s32[] add(%n, %one)
-  %at = s32[] get-tuple-element(%state), index=1
-  %values = f32[10] get-tuple-element(%state), index=2
-  %picked = f32[1] call(%values, %at), to_apply=%pick
-  %all = f32[10] dynamic-update-slice(%values, %picked, %next)
-  ROOT %result = (s32[], s32[], f32[10]) tuple(%next, %at, %all)
-}
-%condition {
-  %state = (s32[], s32[], f32[10]) parameter(0)
-  %n = s32[] get-tuple-element(%state), index=0
-  %five = s32[] constant(5)
-  ROOT %r = pred[] compare(%n, %five), direction=LT
-}
-%same {
-  ROOT %i = s32[] parameter(0)
-}
-%more {
-  %i = s32[] parameter(0)
-  ROOT %r = s32[] add(%i, %i)
-}
-"""
+CALLED = (Path(__file__).parent / "called.hlo.txt").read_text(encoding="utf-8")
 LOOP = """
   %n = s32[] parameter(0)
   %pair = (s32[], f32[10]) parameter(1)

@@ -33,30 +33,7 @@ from tests.hlorank_collect.tasks import SHAPES, parsed, silent, small_task
 pytest.importorskip("jax", reason="needs jax (extra collect)")
 compiler = pytest.mark.skipif(find_spec("libtpu") is None, reason="needs libtpu (extra tpu)")
 
-LOOP = """
-%body {
-  %p = (s32[], f32[8,128]) parameter(0)
-  %i = s32[] get-tuple-element(%p), index=0
-  %x = f32[8,128] get-tuple-element(%p), index=1
-  %two = s32[] constant(2)
-  %next = s32[] add(%i, %two)
-  %y = f32[8,128] negate(%x), backend_config={"estimated_cycles":"100"}
-  ROOT %r = (s32[], f32[8,128]) tuple(%next, %y)
-}
-%condition {
-  %p = (s32[], f32[8,128]) parameter(0)
-  %i = s32[] get-tuple-element(%p), index=0
-  %n = s32[] constant(BOUND)
-  ROOT %c = pred[] compare(%i, %n), direction=DIRECTION
-}
-%small {
-  ROOT %a = f32[8,128] parameter(0)
-}
-%large {
-  %b = f32[8,128] parameter(0)
-  ROOT %s = f32[8,128] sine(%b), backend_config={"estimated_cycles":"7"}
-}
-"""
+LOOP = (Path(__file__).parent / "loop.hlo.txt").read_text(encoding="utf-8")
 ENTRY = """
   %x = f32[8,128] parameter(0)
   %choice = pred[] parameter(1)
