@@ -33,19 +33,7 @@ from tests.hlorank_collect.tasks import SHAPES, parsed, silent, small_task
 pytest.importorskip("jax", reason="needs jax (extra collect)")
 compiler = pytest.mark.skipif(find_spec("libtpu") is None, reason="needs libtpu (extra tpu)")
 
-LOOP = (Path(__file__).parent / "loop.hlo.txt").read_text(encoding="utf-8")
-ENTRY = """
-  %x = f32[8,128] parameter(0)
-  %choice = pred[] parameter(1)
-  %start = s32[] constant(1)
-  %t = (s32[], f32[8,128]) tuple(%start, %x)
-  %w = (s32[], f32[8,128]) while(%t), condition=%condition, body=%body
-  %y = f32[8,128] get-tuple-element(%w), index=1
-  %z = f32[8,128] conditional(%choice, %y, %y), true_computation=%small, false_computation=%large
-  %unknown = f32[8,128] cosine(%z), backend_config={"estimated_cycles":"9223372036854775807"}
-  %copied = f32[8,128] copy(%unknown), backend_config={"estimated_cycles":"5"}
-  ROOT %reshaped = f32[1024] reshape(%copied)
-"""
+LOOP, ENTRY = ((Path(__file__).parent / f"{name}.hlo.txt").read_text(encoding="utf-8") for name in ("loop", "entry"))
 
 
 @pytest.mark.parametrize(("bound", "direction", "trips"), [(9, "LT", 4), (9, "LE", 5), (10, "LT", 5), (1, "LT", 0)])
