@@ -176,8 +176,8 @@ def run_cell(cell: Cell) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     if cell.experiment == NETWORKS:
         figures["valid_tau"], graphs = harness.networks_alone(cell.config(), model, report)
     settings = " ".join(own.overrides) if cell.experiment in TREES else ""
-    own = (cell.fold.collection, cell.experiment, cell.fold.number, cell.seed)
-    row = {**dict(zip(CELL, own, strict=True)), **figures, "split": cell.split, "fingerprint": key}
+    named = (cell.fold.collection, cell.experiment, cell.fold.number, cell.seed)
+    row = {**dict(zip(CELL, named, strict=True)), **figures, "split": cell.split, "fingerprint": key}
     graphs["family"], graphs["fingerprint"] = graphs["graph"].map(cell.fold.families), key
     return row | {"settings": settings}, graphs.reindex(columns=GRAPH_COLUMNS).to_dict("records")
 
