@@ -1,6 +1,7 @@
 """Fitting of a baseline to the graphs of train, choice among its candidates on valid, and blending with networks."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ import numpy as np
 from hlorank.config import BaselineConfig, ConfigError
 from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
-from hlorank.metrics import kendall_tau
+from hlorank.metrics import Float64, kendall_tau
 from hlorank.models.baselines import baseline
 from hlorank.models.baselines.pooled_features import PooledGraph, changed_column, pooled_columns
 from hlorank.models.baselines.predictors import Linear, RandomRanker
@@ -120,9 +121,9 @@ def blend(setup: Setup, trained: Trained) -> Trained:
 
     The n-th baseline of a name has seed + n - 1. The networks together are a part of the blend, and so is each
     baseline. Parts are taken by descending tau, which is the mean Kendall tau over the graphs of valid: the first in
-    any case, others where this raises the tau of the blend, with weights proportional to exp(tau / 0.03); networks that
-    do not join have weight 0. There are only networks where fewer than two graphs train, or fewer than two others
-    validate. The result has the tau of the blend.
+    any case, others where the tau of the blend gains more than the standard error of the gain over these graphs.
+    Weights are proportional to exp(tau / 0.03); that of networks that do not join is 0. There are only networks where
+    fewer than two graphs train, or fewer than two others validate. The result has the tau of the blend.
     """
     config = setup.config
     names, seed, memory_bytes = config.ensemble.baselines, config.seed, config.evaluate.memory_bytes
@@ -145,18 +146,23 @@ def blend(setup: Setup, trained: Trained) -> Trained:
         return trained
     alone = np.mean([[kendall_tau(score, labels) for score in scores] for scores, labels in ranked], axis=0)
 
-    def joined(parts: Sequence[int]) -> tuple[float, list[float]]:
+    def joined(parts: Sequence[int]) -> tuple[Float64, list[float]]:
         weights = np.exp((alone[parts] - alone[parts].max()) / _TEMPERATURE).tolist()
         blended = [(mean_of_members([scores[part] for part in parts], weights), labels) for scores, labels in ranked]
-        return float(np.mean([kendall_tau(*pair) for pair in blended])), weights
+        return np.array([kendall_tau(*pair) for pair in blended]), weights
 
-    parts, tau, weights = list[int](), -np.inf, list[float]()
-    for part in np.argsort(-alone, kind="stable"):
-        found, found_weights = joined(tried := sorted([*parts, int(part)]))
-        if found > tau:
-            parts, tau, weights = tried, found, found_weights
+    first, *others = map(int, np.argsort(-alone, kind="stable"))
+    parts = [first]
+    taus, weights = joined(parts)
+    for part in others:
+        found, found_weights = joined(tried := sorted([*parts, part]))
+        gains = found - taus
+        if gains.mean() > gains.std(ddof=1) / math.sqrt(len(gains)):
+            parts, taus, weights = tried, found, found_weights
     if 0 not in parts:
         parts, weights = [0, *parts], [0.0, *weights]
     shown = zip(["networks", *(names[part - 1] for part in parts[1:])], weights, strict=True)
     log.info("weights: %s", ", ".join(f"{name} {weight:.2f}" for name, weight in shown))
-    return replace(trained, predictors=[predictors[part - 1] for part in parts[1:]], weights=weights, tau=tau)
+    return replace(
+        trained, predictors=[predictors[part - 1] for part in parts[1:]], weights=weights, tau=float(taus.mean())
+    )
