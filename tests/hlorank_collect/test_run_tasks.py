@@ -62,8 +62,8 @@ def test_a_hang_costs_one_configuration_and_the_steps_and_the_result_arrive(
     monkeypatch.setattr(child_process, "_ASLEEP", 2)
     steps: list[Progress] = []
     body = f"if not task.left_out:\n  at('compile', 'bad')\n  {hang}\nat(str(os.sched_getaffinity(0)))"
-    reason = "no progress in 6 s of CPU time (--hang-seconds): it is slow, or a loop in it never ends"
-    assert run(body, hang_seconds=6, progress=steps.append) == Outcome({"left_out": {"bad": reason}})
+    reason = "no progress in 10 s of CPU time (--hang-seconds): it is slow, or a loop in it never ends"
+    assert run(body, hang_seconds=10, progress=steps.append) == Outcome({"left_out": {"bad": reason}})
     assert [(step.stage, step.configuration) for step in steps] == [
         ("trace", None), ("compile", "bad"), ("trace", None), (f"{{{CORE}}}", None),
     ]  # fmt: skip
