@@ -150,11 +150,14 @@ def test_models_and_baselines_are_saved_and_scored_together(settings: Settings, 
             load_trained(tmp_path / "joined", MEMORY)
 
 
-@pytest.mark.parametrize(("graphs", "networks", "weights"), [(1, 0, [1]), (2, 0, [0, 1]), (2, 1, [1])])
+@pytest.mark.parametrize(
+    ("graphs", "networks", "weights"),
+    [(1, "none", [1]), (2, "none", [0, 1]), (2, "equal", [0, 1]), (2, "perfect", [1])],
+)
 def test_only_supported_parts_join(
-    graphs: int, networks: int, weights: list[float], settings: Settings, monkeypatch: pytest.MonkeyPatch
+    graphs: int, networks: str, weights: list[float], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One baseline ranks the graphs of valid well, the other in its reverse, and networks do not or as well."""
+    """One baseline ranks the graphs of valid well, the other in its reverse; networks do not, as well, or perfectly."""
     config = settings(ensemble__baselines="[linear_ranking,linear_ranking]")
     setup = prepare(config, ALONE)
     good = fit_baseline(setup, "linear_ranking", 0).predictors[0][1]
@@ -165,7 +168,8 @@ def test_only_supported_parts_join(
 
     def score(_: CostModel, graph: GraphInputs, rows: NDArray[np.int64], __: int) -> NDArray[np.float64]:
         pooled = PooledGraph(graph.features, input_sizes(setup.graphs.store.spec))
-        return networks * good.score(pooled, rows)
+        labels = validation_targets(graph.features, config.trainer.validation_configs)[1]
+        return {"none": 0 * labels, "equal": good.score(pooled, rows), "perfect": labels}[networks]
 
     monkeypatch.setattr(f"{fits}.score_configurations", score)
     setup = dataclasses.replace(setup, train=setup.train[:graphs])

@@ -120,10 +120,12 @@ def blend(setup: Setup, trained: Trained) -> Trained:
     """Fit the baselines of `ensemble.baselines`, and join those that validation supports with the networks.
 
     The n-th baseline of a name has seed + n - 1. The networks together are a part of the blend, and so is each
-    baseline. Parts are taken by descending tau, which is the mean Kendall tau over the graphs of valid: the first in
-    any case, others where the tau of the blend gains more than the standard error of the gain over these graphs.
-    Weights are proportional to exp(tau / 0.03); that of networks that do not join is 0. There are only networks where
-    fewer than two graphs train, or fewer than two others validate. The result has the tau of the blend.
+    baseline. The first part is the first of the baselines, in their order, and of the networks, after them, that is
+    not behind the best part (the one-standard-error rule; Breiman et al., Classification and Regression Trees, 1984).
+    Others join by descending tau where the blend is then ahead. Ahead means that the mean difference of Kendall tau
+    over the graphs of valid is larger than its standard error. Weights are proportional to exp(tau / 0.03); that of
+    networks that do not join is 0. There are only networks where fewer than two graphs train, or fewer than two others
+    validate. The result has the tau of the blend.
     """
     config = setup.config
     names, seed, memory_bytes = config.ensemble.baselines, config.seed, config.evaluate.memory_bytes
@@ -144,20 +146,21 @@ def blend(setup: Setup, trained: Trained) -> Trained:
         ranked.append(([mean_of_members(members), *baselines], labels))
     if not ranked:
         return trained
-    alone = np.mean([[kendall_tau(score, labels) for score in scores] for scores, labels in ranked], axis=0)
+    each = np.array([[kendall_tau(score, labels) for score in scores] for scores, labels in ranked])
+    alone = each.mean(axis=0)
 
     def joined(parts: Sequence[int]) -> tuple[Float64, list[float]]:
         weights = np.exp((alone[parts] - alone[parts].max()) / _TEMPERATURE).tolist()
         blended = [(mean_of_members([scores[part] for part in parts], weights), labels) for scores, labels in ranked]
         return np.array([kendall_tau(*pair) for pair in blended]), weights
 
-    first, *others = map(int, np.argsort(-alone, kind="stable"))
-    parts = [first]
+    order = [int(part) for part in np.argsort(-alone, kind="stable")]
+    simple = (part for part in range(1, len(alone)) if not _ahead(each[:, order[0]] - each[:, part]))
+    parts = [first := next(simple, order[0])]
     taus, weights = joined(parts)
-    for part in others:
+    for part in (part for part in order if part != first):
         found, found_weights = joined(tried := sorted([*parts, part]))
-        gains = found - taus
-        if gains.mean() > gains.std(ddof=1) / math.sqrt(len(gains)):
+        if _ahead(found - taus):
             parts, taus, weights = tried, found, found_weights
     if 0 not in parts:
         parts, weights = [0, *parts], [0.0, *weights]
@@ -166,3 +169,8 @@ def blend(setup: Setup, trained: Trained) -> Trained:
     return replace(
         trained, predictors=[predictors[part - 1] for part in parts[1:]], weights=weights, tau=float(taus.mean())
     )
+
+
+def _ahead(gains: Float64) -> bool:
+    """Return whether the mean of differences of tau, of each graph, is larger than its standard error."""
+    return bool(gains.mean() > gains.std(ddof=1) / math.sqrt(len(gains)))
