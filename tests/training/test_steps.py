@@ -177,7 +177,7 @@ def test_a_working_set_fills_at_most_its_table_entries(bound: int | None, settin
     assert open_data(settings(method="full")).table_entries() == {}
 
 
-@pytest.mark.parametrize(("collection", "each"), [("layout:synthetic:random", 17), ("tile:synthetic", 9)])
+@pytest.mark.parametrize(("collection", "each"), [("layout:synthetic:random", 16), ("tile:synthetic", 9)])
 def test_few_files_are_open(collection: str, each: int, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hlorank.training.step_data._OPEN_FILES", each)
     config = settings(trainer__workers=0, collection=collection)
