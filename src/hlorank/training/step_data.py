@@ -19,7 +19,7 @@ from hlorank.training.setup import Member, Setup
 from hlorank.training.step_plans import PlannedPart, PlannedStep, Step, StepPlanner
 
 # Files of the graphs that stay open, of which some systems allow a process 1,024, and of each graph with its segments.
-_OPEN_FILES, _FILES_OF_GRAPH = 800, {"layout": 17, "tile": 9}
+_OPEN_FILES, _FILES_OF_GRAPH = 800, {"layout": 16, "tile": 9}
 
 
 class Ranking(NamedTuple):
