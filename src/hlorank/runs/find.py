@@ -67,7 +67,9 @@ def _download(reference: str) -> Path:
     except (mlflow.MlflowException, OSError) as error:
         found = redact_credentials(f"{first_line(error)} (tracking store {store})")
         raise DataError("model", "a run or a registered model of the MLflow store", found, file=reference) from None
-    folders = [path.parent for path in sorted(downloaded.rglob(SPEC))]
+    found_specs = (path.relative_to(downloaded) for path in sorted(downloaded.rglob(SPEC)))
+    # The code of a registered version has the rankers of the package.
+    folders = [downloaded / path.parent for path in found_specs if path.parts[0] != "code"]
     if len(folders) != 1:
         found = ", ".join(str(folder.relative_to(downloaded)) for folder in folders) or "none"
         raise DataError("model", f"one folder with {SPEC} in it", found, file=reference)
