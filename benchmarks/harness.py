@@ -215,7 +215,10 @@ def training_key(config: Config, data: str) -> str:
 
 
 def train_and_evaluate(config: Config, model: Path, report: Path) -> tuple[dict[str, Any], pd.DataFrame]:
-    """Train, unless that is done, and evaluate; return the figures of the training, and a row for each graph."""
+    """Train, unless that is done, and evaluate; return the figures of the training, and a row for each graph.
+
+    A kept model is that of the code that trained it: remove it to train by other code.
+    """
     import logging
 
     from safetensors.numpy import load_file

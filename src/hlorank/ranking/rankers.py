@@ -15,7 +15,7 @@ _TRAIN = "--model names one of yours; `hlorank init` starts a project that train
 
 
 class Card(Section):
-    """What a ranker of the package is, next to its model."""
+    """Facts about a ranker of the package, next to its model."""
 
     name: str
     """Name of its folder, such as layout.cpu."""
