@@ -47,7 +47,7 @@ def layout_features(
     """Make layout features; by default copies move nothing. No tensor but those of the codes' nodes is configured."""
     if costs is None:
         costs = np.zeros((len(codebook), 3), np.float32)
-    tensors = np.zeros((len(node_ids), 16), np.int32)
+    tensors = np.zeros((len(node_ids), 22), np.int32)
     tensors[:, 0], tensors[:, 4:10] = np.arange(len(node_ids)), np.arange(6)
     return LayoutFeatures(node_ids, codebook, sizes, costs, tensors, np.zeros((0, 3), np.int32), codes)
 

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LINES = {"src": 25_000, "src/hlorank_collect": 4_500, "tests": 23_000, "benchmarks": 3_600, "docs": 5_200}
-MODULES, MODULE_LINES, FUNCTION_LINES, IMPORTS = 185, 350, 60, 15
+MODULES, MODULE_LINES, FUNCTION_LINES, IMPORTS = 190, 350, 60, 15
 
 
 def tracked(folder: str, suffix: str) -> list[Path]:

@@ -17,6 +17,8 @@ import numpy as np
 
 from hlorank.config import ConfigError
 from hlorank.config.extension_point import search_working_folder
+from hlorank.hlo.entry_layouts import Order, entry_layouts
+from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.xla_process import INSTALL
 from hlorank_collect import xla
 
@@ -77,8 +79,8 @@ class Program(ABC):
         """Return the module of the program for a backend, equal at every call; raise SkippedError if there is none."""
 
     @abstractmethod
-    def put(self, arguments: Sequence[Any], platform: xla.Platform) -> list[Any]:
-        """Return arguments of the program as arrays on the device, one per parameter of the module."""
+    def put(self, arguments: Sequence[Any], platform: xla.Platform, layouts: Sequence[Order] = ()) -> list[Any]:
+        """Return arguments of the program as arrays on the device, one per parameter, in the module's entry layouts."""
 
     @abstractmethod
     def result(self) -> Callable[[Sequence[Any]], Any]:
@@ -101,11 +103,12 @@ class JaxProgram(Program):
             if "lowering platform" in str(error):
                 raise SkippedError(f"it has side effects (calls of the host, which {platform} has none of)") from error
             raise SkippedError(f"it does not trace: {error_line(error)}") from error
-        return Traced(module, partial(self.put, arguments, platform))
+        layouts = entry_layouts(HloModuleProto.FromString(module)).parameters
+        return Traced(module, partial(self.put, arguments, platform, layouts))
 
-    def put(self, arguments: Sequence[Any], platform: xla.Platform) -> list[Any]:
+    def put(self, arguments: Sequence[Any], platform: xla.Platform, layouts: Sequence[Order] = ()) -> list[Any]:
         """Return the leaves of the arguments, which are pytrees."""
-        return xla.put(arguments, platform)
+        return xla.put(arguments, platform, layouts=layouts)
 
     def result(self) -> Callable[[Sequence[Any]], Any]:
         """Return the function that makes the pytree that the function returns."""

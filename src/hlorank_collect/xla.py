@@ -9,10 +9,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
+from itertools import chain, repeat
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+from hlorank.hlo.entry_layouts import EntryLayouts, Order, demand, entry_layouts
 from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto
 
 TESTED = "0.10.2"
@@ -37,6 +39,8 @@ _log = logging.getLogger(__name__)
 # On a GPU conv-rewriter, a few passes earlier, turns convolutions into calls of cuDNN. These lose their window on the
 # way into the compiler, and then end the process.
 _NEXT_PASS = re.compile(r"\.after_[\w-]*(layout-assignment|conv-rewriter)\.")
+_MODE = "mhlo.layout_mode"
+_LAYOUTS = re.compile(rb"mhlo\.(?:layout_mode|xla_entry_computation_parameter_layouts)")
 _NEEDED = re.compile(r"\(([\d.]+)([KMGT])\) exceeds available HBM")
 _MEBIBYTES = {"K": 2**-10, "M": 1, "G": 2**10, "T": 2**20}
 
@@ -83,31 +87,89 @@ def device_name(platform: Platform) -> str:
     return str((_tpu if platform in TPUS else _device)(platform).device_kind)
 
 
-def put(arguments: Sequence[Any], platform: Platform = "cpu", *, wide: bool = False) -> list[Any]:
+def put(
+    arguments: Sequence[Any], platform: Platform = "cpu", *, wide: bool = False, layouts: Sequence[Order] = ()
+) -> list[Any]:
     """Return the leaves of pytrees as arrays on the device, in the order of the module's parameters.
 
-    `wide` keeps types of 64 bits, which jax by default replaces by types of 32 bits.
+    `wide` keeps types of 64 bits, which jax by default replaces by types of 32 bits. `layouts` are those of the first
+    parameters, as in `EntryLayouts`; the others are row-major.
     """
     import jax
+    from jax.experimental.layout import Format, Layout
+    from jax.sharding import SingleDeviceSharding
 
     def as_array(leaf: Any) -> Any:
         key = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         return jax.random.key_data(leaf) if key else leaf
 
     leaves = [as_array(leaf) for leaf in jax.tree.leaves(tuple(arguments))]
+    place = SingleDeviceSharding(_device(platform))
+    orders = chain(layouts, repeat(()))
     with jax.enable_x64(True) if wide else nullcontext():
-        return [jax.device_put(leaf, _device(platform)) for leaf in leaves]
+        return [
+            jax.device_put(leaf, Format(Layout(order[::-1]), place) if order else place)
+            for leaf, order in zip(leaves, orders, strict=False)
+        ]
 
 
 def parse(program: bytes, *, stablehlo: bool) -> bytes:
     """Return the serialized HloModuleProto of HLO text or of MLIR; some damaged texts end the process."""
     from jaxlib import _hlo, _jax
 
-    parsed: Any = (
-        _jax.mlir.mlir_module_to_xla_computation(program) if stablehlo else _hlo.hlo_module_from_text(program.decode())
-    )
-    data: bytes = parsed.as_serialized_hlo_module_proto()
-    return data
+    if not stablehlo:
+        data: bytes = _hlo.hlo_module_from_text(program.decode()).as_serialized_hlo_module_proto()
+        return data
+    data = _jax.mlir.mlir_module_to_xla_computation(program).as_serialized_hlo_module_proto()
+    if not _LAYOUTS.search(program):
+        return data
+    from jax._src.interpreters import mlir
+
+    with mlir.make_ir_context():
+        return _with_entry_layouts(data, _jax.mlir.deserialize_portable_artifact(program))  # other forms, too
+
+
+def _with_entry_layouts(module: bytes, stablehlo: Any) -> bytes:
+    """Return a serialized module with the entry layouts in the attributes of the MLIR module that it was made of."""
+    from jaxlib.mlir import ir
+
+    def orders(attributes: Any, name: str) -> list[Order]:
+        modes = [part[_MODE].value if _MODE in part else "" for part in attributes.get(name, ())]
+        return [tuple(map(int, mode[1:-1].split(","))) if mode[:1] == "{" and mode != "{}" else () for mode in modes]
+
+    main, attributes = _main(stablehlo).attributes, stablehlo.operation.attributes
+    found = EntryLayouts(orders(main, "arg_attrs"), orders(main, "res_attrs"))
+    if (name := "mhlo.xla_entry_computation_parameter_layouts") in attributes:
+        found = EntryLayouts([tuple(ir.DenseIntElementsAttr(part)) for part in attributes[name]], found.results)
+    if not found:
+        return module
+    result = HloModuleProto.FromString(module)
+    demand(result, found)
+    return result.SerializeToString(deterministic=True)
+
+
+def _main(module: Any) -> Any:
+    return next(operation for operation in module.body.operations if str(operation.attributes["sym_name"]) == '"main"')
+
+
+def _as_stablehlo(module: bytes) -> bytes:
+    """Return a serialized module as MLIR in bytecode, with the entry layouts as attributes that the compiler obeys."""
+    from jax._src.interpreters import mlir
+    from jaxlib import _jax
+    from jaxlib.mlir import ir
+
+    data: bytes = _jax.mlir.hlo_to_stablehlo(module)
+    if not (layouts := entry_layouts(HloModuleProto.FromString(module))):
+        return data
+    with mlir.make_ir_context():
+        parsed = ir.Module.parse(data)
+        main = _main(parsed)
+        for name, orders in (("arg_attrs", layouts.parameters), ("res_attrs", layouts.results)):
+            texts = [f"{{{','.join(map(str, order))}}}" if order else "default" for order in orders]
+            modes = [ir.DictAttr.get({_MODE: ir.StringAttr.get(text)}) for text in texts]
+            main.attributes[name] = ir.ArrayAttr.get(modes)
+        encoded: bytes = mlir.module_to_bytecode(parsed)
+        return encoded
 
 
 def text(module: bytes, *, canonical: bool = False) -> str:
@@ -130,8 +192,10 @@ def unoptimized_module(function: Function, arguments: Sequence[Any], platform: P
     with jax.default_device(_device("gpu" if platform == "gpu" else "cpu")):
         traced = jax.jit(function, keep_unused=True).trace(*arguments)
         lowered = traced.lower(lowering_platforms=("tpu",) if platform.startswith("tpu") else None)
+        # The layouts that a jitted function asks for are lost where another function calls it.
+        asks = function.trace(*arguments).lower() if hasattr(function, "trace") else lowered
     data: bytes = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
-    return data
+    return _with_entry_layouts(data, asks.compiler_ir("stablehlo"))
 
 
 def compile_module(module: bytes, platform: Platform = "cpu", overrides: Overrides = NO_OVERRIDES) -> Executable:
@@ -139,8 +203,8 @@ def compile_module(module: bytes, platform: Platform = "cpu", overrides: Overrid
     from jaxlib import _jax
 
     device = _device(platform)
-    stablehlo = _jax.mlir.hlo_to_stablehlo(module)
-    return Executable(device.client.compile_and_load(stablehlo, _jax.DeviceList((device,)), _options(overrides)))
+    devices = _jax.DeviceList((device,))
+    return Executable(device.client.compile_and_load(_as_stablehlo(module), devices, _options(overrides)))
 
 
 def _options(overrides: Overrides) -> Any:
@@ -186,7 +250,7 @@ def compile_for_tpu(
 
     device = _tpu(platform)
     with proposed(proposals) as options, mlir.make_ir_context():
-        stablehlo = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(module))
+        stablehlo = ir.Module.parse(_as_stablehlo(module))
         compiled = device.client.compile(
             stablehlo, executable_devices=_jax.DeviceList((device,)), compile_options=_options({**overrides, **options})
         )
@@ -208,7 +272,9 @@ def capture_for_tpu(module: bytes, platform: Platform) -> tuple[HloModuleProto, 
     """Return a module right before and right after layout assignment, which keeps the names of instructions."""
     with tempfile.TemporaryDirectory(prefix="hlorank-dump-") as folder:
         compile_for_tpu(module, platform, b"", {**dump_options(folder), "xla_early_exit_with_layouts": True})
-        return around_layout_assignment(Path(folder))
+        before, after = around_layout_assignment(Path(folder))
+    demand(before, entry_layouts(HloModuleProto.FromString(module)))
+    return before, after
 
 
 def optimize_for_tpu(

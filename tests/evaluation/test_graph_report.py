@@ -112,7 +112,7 @@ def test_layouts_are_what_copies_move_and_elements_by_contiguous_dimension(tiny_
         codebook=codebook,
         sizes=sizes,
         costs=np.array([[0.25, 0, 0], [0.5, 0, 0], [0, 0, 0]], dtype=np.float32),
-        tensors=np.zeros((0, 16), dtype=np.int32),
+        tensors=np.zeros((0, 22), dtype=np.int32),
         uses=np.zeros((0, 3), dtype=np.int32),
         codes=np.array([[0, 1, 2], [1, 1, 2]], dtype=np.uint8),
     )

@@ -201,7 +201,7 @@ def test_the_file_names_instructions_shapes_and_layouts(module: HloModuleProto, 
     reshape = {"node": 4, "computation": "main", "instruction": "reshape.14", "output": output, "operands": [square]}
     assert content(module, layouts) == {
         **ABOUT,
-        "version": 2,
+        "version": 3,
         "module": "m",
         "fingerprint": layout_json.module_fingerprint(module),
         "instructions": [dot, reshape],

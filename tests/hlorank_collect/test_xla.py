@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hlorank.config import ConfigError
+from hlorank.hlo.entry_layouts import entry_layouts
 from hlorank.hlo.forms import hlo_text
 from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto
 from hlorank.hlo.layout_json import ModuleConfiguration, apply, to_configuration
@@ -144,3 +145,22 @@ def test_a_machine_is_described_and_refused_where_it_is_busy(tmp_path: Path, mon
         (tmp_path / name).write_text(text)
         monkeypatch.setattr(machine, name, tmp_path / name)
     assert machine.used_mappings() == 0.25
+
+
+def test_entry_layouts_of_jax_functions_are_obeyed_and_inputs_have_them() -> None:
+    from jax.experimental.layout import Format, Layout
+    from jax.sharding import SingleDeviceSharding
+
+    columns = Format(Layout((1, 0)), SingleDeviceSharding(jax.devices("cpu")[0]))
+    left, right = (np.random.default_rng(seed).standard_normal((3, 4)).astype(np.float32) for seed in range(2))
+
+    def product(a: Any, b: Any) -> Any:
+        return a @ b.T
+
+    asked = jax.jit(product, in_shardings=(None, columns), out_shardings=columns)
+    for function, arguments in ((asked, (left, right)), (product, (left, jax.device_put(right, columns)))):
+        module = xla.capture(xla.unoptimized_module(function, arguments))
+        layouts = entry_layouts(HloModuleProto.FromString(module))
+        assert layouts == ([(), (0, 1)], [(0, 1) if function is asked else ()])
+        (output,) = xla.compile_module(module).run(xla.put(arguments, layouts=layouts.parameters))
+        np.testing.assert_allclose(np.asarray(output), left @ right.T, rtol=1e-6)

@@ -25,7 +25,7 @@ class LayoutFeatures:
     sizes: NDArray[np.float32]
     # (U, 3) what the layouts cost, see `copy_moves` and `tile_padding`; 0 without `featurize.derived: [layout_costs]`
     costs: NDArray[np.float32]
-    tensors: NDArray[np.int32]  # (T, 16) the tensors whose layouts depend on a configuration, see `copy_tensors`
+    tensors: NDArray[np.int32]  # (T, 22) the tensors whose layouts depend on a configuration, see `copy_tensors`
     uses: NDArray[np.int32]  # (uses, 3) the uses of these tensors
     codes: NDArray[np.unsignedinteger[Any]]  # (distinct configurations, configurable nodes) rows of the codebook
 

@@ -28,7 +28,7 @@ COSTS = 3
 READS = 7
 """Columns of `copied_bytes`."""
 COLUMN, FLEXIBLE, LAST, ITEM_BYTES = range(4)
-AXES, SHAPE = slice(4, 4 + LAYOUT_DIMS), slice(4 + LAYOUT_DIMS, 4 + 2 * LAYOUT_DIMS)
+AXES, SHAPE, GIVEN = (slice(4 + place * LAYOUT_DIMS, 4 + (place + 1) * LAYOUT_DIMS) for place in range(3))
 """Columns of the tensors that `copy_tensors` returns."""
 
 _LINE_BYTES = 64
@@ -169,11 +169,15 @@ def row_major(ranks: Int64) -> Int64:
 
 def own_layouts(graph: Graph, tensors: Int64) -> NDArray[np.int8]:
     """Return the layouts in the graph of `configured_tensors`, row-major where none was captured: (nodes, 18)."""
-    rank = (graph.node_feat[:, DIMS] > 0).sum(axis=1)
-    captured = node_layout(graph.node_feat)
-    layouts = np.where((captured >= 0).any(axis=1, keepdims=True), captured, row_major(rank))
-    own = np.where(tensors[..., None] >= 0, layouts[tensors], -1)
+    own = np.where(tensors[..., None] >= 0, layouts_of(graph)[tensors], -1)
     return own.astype(np.int8).reshape(-1, LAYOUT_VALUES)
+
+
+def layouts_of(graph: Graph) -> Int64:
+    """Return the layout of each node's result in the graph, row-major where none was captured: (nodes, 6)."""
+    captured = node_layout(graph.node_feat)
+    rank = (graph.node_feat[:, DIMS] > 0).sum(axis=1)
+    return np.where((captured >= 0).any(axis=1, keepdims=True), captured, row_major(rank))
 
 
 def byte_shares(graph: Graph, tensors: Int64) -> Float32:
@@ -252,9 +256,10 @@ def copy_tensors(graph: Graph, node_ids: Int64, tensors: Int64) -> tuple[NDArray
     """Return the tensors whose layouts depend on a configuration, and their uses, given the `configured_tensors`.
 
     Returns:
-        (tensors, 16) in topological order: the number of the configurable node whose output it is, or -1; 1 if it takes
+        (tensors, 22) in topological order: the number of the configurable node whose output it is, or -1; 1 if it takes
         any layout; 1 if nothing uses it; the bytes of an element; of a transpose the operand's dimension that each
-        dimension is, else 0 to 5; and its dimensions. And (uses, 3), sorted: the tensor, the tensor that is computed
+        dimension is, else 0 to 5; its dimensions; and its layout, that of the graph for a parameter of the program and
+        for what nothing uses, else row-major. And (uses, 3), sorted: the tensor, the tensor that is computed
         from it, and the slot, 1 for input and 2 for kernel of a configurable node, 0 where any layout is taken.
     """
     shape = _whole_numbers(graph.node_feat[:, DIMS])
@@ -282,8 +287,12 @@ def copy_tensors(graph: Graph, node_ids: Int64, tensors: Int64) -> tuple[NDArray
     nodes = np.unique(np.concatenate([node_ids, uses[:, :2].ravel()]))
     flexible = np.zeros(graph.nodes, dtype=bool)
     flexible[any_layout[:, 1]] = True
-    scalars = [configured, flexible, np.bincount(operands, minlength=graph.nodes) == 0, element_bytes(graph.node_feat)]
-    rows = [np.stack([column[nodes] for column in scalars], axis=1), axes[nodes], shape[nodes]]
+    last = np.bincount(operands, minlength=graph.nodes) == 0
+    scalars = [configured, flexible, last, element_bytes(graph.node_feat)]
+    # XLA gives a transpose the layout in which it moves nothing, whatever is demanded of it.
+    at_entry = (last & (graph.node_opcode != _TRANSPOSE)) | (graph.node_opcode == OPCODES["parameter"])
+    given = np.where(at_entry[:, None], layouts_of(graph), row_major((shape > 0).sum(axis=1)))
+    rows = [np.stack([column[nodes] for column in scalars], axis=1), axes[nodes], shape[nodes], given[nodes]]
     uses[:, :2] = np.searchsorted(nodes, uses[:, :2])
     return np.hstack(rows).astype(np.int32), uses.astype(np.int32)
 

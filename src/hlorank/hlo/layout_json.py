@@ -13,6 +13,7 @@ from hlorank.config.section import Section, parse, read_section
 from hlorank.data.configurations import LAYOUT_DIMS, LAYOUT_TENSORS, LAYOUT_VALUES
 from hlorank.data.graph import Int64
 from hlorank.files import DataError, fingerprint
+from hlorank.hlo.entry_layouts import entry_layouts
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto, ShapeProto
 from hlorank.hlo.layout_space import Layouts, constrained, layout_space
 from hlorank.hlo.node_features import element_type
@@ -23,6 +24,13 @@ from hlorank.hlo.stage import before_layout_assignment, needs_compilation
 EXPECTED = "give the .json file that hlorank rank --export wrote; export a file of an earlier version again"
 """Remedy for a file that is no `ModuleConfiguration`."""
 _TENSORS = ("output", "operand 0", "operand 1")
+_REPEATED = ("dimensions", "slice_dimensions", "dynamic_slice_sizes", "gather_slice_sizes")
+_ATTRIBUTES = {
+    *_REPEATED,
+    *("parameter_number", "tuple_index", "window", "padding_config", "custom_call_target", "comparison_direction"),
+    *("convolution_dimension_numbers", "dot_dimension_numbers", "gather_dimension_numbers"),
+    *("scatter_dimension_numbers", "feature_group_count", "batch_group_count"),
+}
 
 
 def shape_text(shape: ShapeProto) -> str:
@@ -113,7 +121,7 @@ class InstructionLayouts(Section):
 class ModuleConfiguration(Section):
     """Layout configuration of one module."""
 
-    version: Literal[2]
+    version: Literal[3]
     """Version of this format."""
     hlorank: str
     """Version of hlorank that wrote it."""
@@ -134,15 +142,25 @@ class ModuleConfiguration(Section):
 
 
 def module_fingerprint(module: HloModuleProto) -> str:
-    """Return a hash of the opcodes, shapes, operands and called computations of all instructions.
+    """Return a hash of the instructions, their operands and called computations, and of the entry layouts.
 
     It is equal for a protobuf and the HLO text of a module, and for each time that a program is compiled: names, which
-    XLA numbers differently, and layouts, values and metadata are not part of it. In modules of the same fingerprint, a
-    node is the same instruction. A broken module is refused with DataError.
+    XLA numbers differently, and other layouts, values and metadata are not part of it. In modules of the same
+    fingerprint, a node is the same instruction. A broken module is refused with DataError.
     """
     program = flatten(module)
-    instructions = [(instruction.opcode, shape_text(instruction.shape)) for instruction in program.instructions]
-    return fingerprint([instructions, program.operands, program.edge_index.tolist()])  # edges have the calls, too
+    instructions = [
+        (instruction.opcode, shape_text(instruction.shape), _attributes(instruction))
+        for instruction in program.instructions
+    ]
+    calls = program.edge_index.tolist()  # with the operands
+    return fingerprint([instructions, program.operands, calls, entry_layouts(module)])
+
+
+def _attributes(instruction: HloInstructionProto) -> list[str]:
+    """Return what an instruction does beside its opcode, such as the dimensions that a dot contracts."""
+    fields = ((field.name, value) for field, value in instruction.ListFields() if field.name in _ATTRIBUTES)
+    return [f"{name} {[*value] if name in _REPEATED else value}" for name, value in fields]
 
 
 def to_configuration(module: HloModuleProto, layouts: Layouts, about: Mapping[str, Any]) -> ModuleConfiguration:
@@ -154,7 +172,7 @@ def to_configuration(module: HloModuleProto, layouts: Layouts, about: Mapping[st
             names = {"computation": named[0].computation, "instruction": named[0].instruction}
             instructions.append(InstructionLayouts(node=named[0].node, **names, output=output, operands=operands))
     known = module_fingerprint(module)
-    return ModuleConfiguration(version=2, module=module.name, fingerprint=known, instructions=instructions, **about)
+    return ModuleConfiguration(version=3, module=module.name, fingerprint=known, instructions=instructions, **about)
 
 
 def module_layouts(module: HloModuleProto, configuration: ModuleConfiguration) -> Layouts:

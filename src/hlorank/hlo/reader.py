@@ -23,6 +23,7 @@ from hlorank.data.configurations import (
 from hlorank.data.graph import Graph
 from hlorank.files import DataError, counted, open_file
 from hlorank.hlo import configurations
+from hlorank.hlo.entry_layouts import assign
 from hlorank.hlo.forms import COMPRESSED, as_protobuf, is_program_text
 from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto, ModuleTuningData, TuningData
 from hlorank.hlo.node_features import OPCODES, element_type, has_column, node_features, opcode_ids
@@ -255,6 +256,8 @@ def featurize(record: Record, kind: Kind | None = None) -> tuple[MeasuredGraph, 
     """
     kind = kind or record.kind or "layout"
     try:
+        if record.tuning is None:
+            assign(record.module)
         program = flatten(record.module)
         opcodes = opcode_ids(program.instructions)
         # Files of tiles have no boundaries.

@@ -11,6 +11,7 @@ from pydantic import ConfigDict
 
 from hlorank.config import Section, read_section
 from hlorank.files import DataError
+from hlorank.hlo.entry_layouts import entry_layouts
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_json import EXPECTED, ModuleConfiguration, module_layouts, to_configuration
 from hlorank.hlo.layout_space import Layouts, configuration_name
@@ -178,6 +179,7 @@ class Tuned:
             why = compiled.left_out[configuration_name(self.configuration)]
             raise SkippedError(f"the configuration of {path} no longer works: {why}")
         self._executable = executable
+        self._layouts = entry_layouts(module).parameters
         self._expected = [(array.shape, array.dtype) for array in inputs]
         self._result = self._program.result()
 
@@ -194,7 +196,7 @@ class Tuned:
 
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arguments)):
             raise ValueError("arguments: a tuned program is compiled already; call it outside jit, grad and vmap")
-        inputs = self._program.put(arguments, self._platform)
+        inputs = self._program.put(arguments, self._platform, self._layouts)
         found = [(array.shape, array.dtype) for array in inputs]
         if found != self._expected:
             raise ValueError(f"arguments: expected {_shown(self._expected)}, as tuned, found {_shown(found)}")

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlorank.files import DataError
+from hlorank.hlo.entry_layouts import Order, entry_layouts
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto, ShapeProto
 from hlorank.hlo.node_features import element_type
 from hlorank.hlo.program import flatten
@@ -147,7 +148,10 @@ class ModuleProgram(Program):
         check_memory(module, memory_limit())
 
         def inputs() -> list[Any]:
-            return [array for drawn in draw_inputs(module, self.seed) for array in self.put([drawn], platform)]
+            drawn = zip(
+                draw_inputs(module, self.seed), chain(entry_layouts(module).parameters, repeat(())), strict=False
+            )
+            return [array for leaf, order in drawn for array in self.put([leaf], platform, [order])]
 
         return Traced(module.SerializeToString(deterministic=True), inputs)
 
@@ -163,9 +167,9 @@ class ModuleProgram(Program):
         prepare(record.module)
         return record.module
 
-    def put(self, arguments: Sequence[Any], platform: xla.Platform) -> list[Any]:
+    def put(self, arguments: Sequence[Any], platform: xla.Platform, layouts: Sequence[Order] = ()) -> list[Any]:
         """Return arrays of the types of the module's parameters, 64 bits included."""
-        return xla.put(arguments, platform, wide=True)
+        return xla.put(arguments, platform, wide=True, layouts=layouts)
 
     def result(self) -> Callable[[Sequence[Any]], Any]:
         """Return `tuple`: the outputs are flat."""

@@ -1,5 +1,6 @@
 """Pooled features and copied bytes: exact on graphs made by hand, independent of order, sizes and memory."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -155,10 +156,17 @@ def padded(layout: list[int]) -> list[int]:
     return [*layout, *[-1] * (6 - len(layout))]
 
 
-def tensor(column: int = -1, *, any_layout: bool = False, last: bool = False, transposed: bool = False) -> list[int]:
+def tensor(
+    column: int = -1,
+    *,
+    any_layout: bool = False,
+    last: bool = False,
+    transposed: bool = False,
+    given: Sequence[int] = (1, 0),
+) -> list[int]:
     """Return a tensor (100, 50) of 4 bytes an element, or the transpose of one."""
     axes, dims = ([1, 0], [50, 100]) if transposed else ([0, 1], [100, 50])
-    return [column, any_layout, last, 4, *axes, 2, 3, 4, 5, *dims, 0, 0, 0, 0]
+    return [column, any_layout, last, 4, *axes, 2, 3, 4, 5, *dims, 0, 0, 0, 0, *padded([*given])]
 
 
 def configured(
@@ -193,6 +201,17 @@ def test_a_configured_node_copies_its_operand_and_its_result() -> None:
     before = {"for a configured user": SIZE, "inside, of operands": SIZE}
     after = {"inside, of results": SIZE, "at the end": SIZE}
     assert copied(layouts) == [{}, {}, before, after, before | after]
+
+
+def test_entry_layouts_are_where_copies_begin_and_end() -> None:
+    """A parameter and a result that callers want column-major, of a node that computes on row-major tensors."""
+    layouts = configured(
+        [tensor(given=COLUMN), tensor(0, last=True, given=COLUMN)],
+        [[0, 1, 1]],
+        [[[NONE, NONE, NONE]], [[COLUMN, COLUMN, NONE]], [[ROW, ROW, NONE]]],
+    )
+    default = {"for a configured user": SIZE, "at the end": SIZE}
+    assert copied(layouts) == [default, {"inside, of operands": SIZE, "inside, of results": SIZE}, default]
 
 
 def test_what_takes_any_layout_has_the_first_that_is_demanded() -> None:

@@ -163,7 +163,8 @@ class CopiedBytes:
     configured layout, or else is row-major. A tensor that takes any layout has the layout that the first of its users
     with a demand demands, or else the layout of its first operand, or else is row-major. There is a copy for each other
     layout that users of a tensor demand. A configurable node computes on row-major tensors, as XLA:CPU does, so it
-    copies each operand from its configured layout, and its result to it; and the program returns row-major tensors.
+    copies each operand from its configured layout, and its result to it. The program takes and returns tensors in its
+    entry layouts, mostly row-major.
     Values that are no permutation of all dimensions count as no layout.
 
     For each of the `KINDS` there are the `READS` columns of `copied_bytes`.
@@ -199,7 +200,7 @@ class CopiedBytes:
             *(sums(tensors[uses], assigned[tensors[uses]], first[uses]) for uses in (fixed, free)),
             sums(tensors[fixed], wanted[fixed], own[tensors[fixed], None]),
             sums(outputs, own[outputs, None], chosen),
-            sums(last, assigned[last], own[last, None]),
+            sums(last, assigned[last], self._layouts.given[last, None]),
         ]
         return np.concatenate(parts, axis=1)
 
@@ -211,14 +212,16 @@ class CopiedBytes:
         for uses in self._from_operands:
             before, moved = assigned[uses[:, 1]], self._layouts.from_operands(uses[:, 1], assigned[uses[:, 0]])
             assigned[uses[:, 1]] = np.where(before, before, moved)
-        assigned[:] = np.where(assigned, assigned, self._layouts.own[:, None])
+        assigned[:] = np.where(assigned, assigned, self._layouts.given[:, None])
 
     def _demands(self, configured: Numbers, assigned: Numbers, uses: Int64) -> Numbers:
         """Return the layouts that users demand of tensors."""
         fixed, free = np.flatnonzero(uses[:, 2]), np.flatnonzero(uses[:, 2] == 0)
         result = np.empty((len(uses), configured.shape[2]), dtype=np.int16)
         tensors, users, slots = uses[fixed].T
-        result[fixed] = self._layouts.fitting(tensors, configured[slots, self._tensors[users, relayout.COLUMN]])
+        demands = self._layouts.fitting(tensors, configured[slots, self._tensors[users, relayout.COLUMN]])
+        own, given = self._layouts.own[tensors], self._layouts.given[tensors]
+        result[fixed] = np.where((demands == 0) & (own != given)[:, None], own[:, None], demands)
         result[free] = self._layouts.for_operands(uses[free, 1], assigned[uses[free, 1]])
         return result
 
@@ -254,7 +257,11 @@ class _LayoutTable:
         slots = codebook.reshape(-1, LAYOUT_DIMS).astype(np.int64)
         slots = np.where(_permutes(slots)[:, None], slots, -1)
         own = relayout.row_major((tensors[:, relayout.SHAPE] > 0).sum(axis=1))
-        table = np.unique(np.concatenate([np.full((1, LAYOUT_DIMS), -1), slots, own]), axis=0)
+        given = tensors[:, relayout.GIVEN]
+        given = np.where(
+            _permutes(given)[:, None] & ((given >= 0) == (own >= 0)).all(axis=1, keepdims=True), given, own
+        )
+        table = np.unique(np.concatenate([np.full((1, LAYOUT_DIMS), -1), slots, own, given]), axis=0)
         transposes, self._transpose = np.unique(tensors[:, relayout.AXES], axis=0, return_inverse=True)
         renamings = np.stack([transposes, np.argsort(transposes, axis=1)])
         while True:
@@ -265,7 +272,7 @@ class _LayoutTable:
             table = grown
         self.layouts, self.lengths = table, (table >= 0).sum(axis=1)  # with the number of their dimensions
         self.of_code = _find(table, slots).reshape(-1, len(LAYOUT_TENSORS)).T  # (3, U), the numbers of the codebook
-        self.own = _find(table, own)  # of each tensor, its row-major layout
+        self.own, self.given = _find(table, own), _find(table, given)  # of each tensor, row-major and at entry
         alike = self.lengths == np.arange(LAYOUT_DIMS + 1)[:, None]
         self._fitting = np.where(alike, np.arange(len(table)), 0).astype(np.int16)
         renamed = [_find(table, _renamed(table, axes)) for axes in renamings.reshape(-1, LAYOUT_DIMS)]

@@ -1,0 +1,85 @@
+"""Entry layouts: read from HLO text and StableHLO, kept by compilation, and a part of features and fingerprints."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hlorank.hlo.entry_layouts import EntryLayouts, assign, demand, entry_layouts
+from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank.hlo.layout_json import module_fingerprint
+from hlorank.hlo.reader import featurize, read_records
+from hlorank.hlo.stage import before_layout_assignment
+
+HLO = """HloModule m, entry_computation_layout={(f32[4,8]{1,0}, f32[8,4]%s)->(f32[4,4]%s, f32[8,4]{1,0})}
+
+ENTRY main {
+  p0 = f32[4,8]{1,0} parameter(0)
+  p1 = f32[8,4]{1,0} parameter(1)
+  d = f32[4,4]{1,0} dot(p0, p1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT t = (f32[4,4]{1,0}, f32[8,4]{1,0}) tuple(d, p1)
+}
+"""
+STABLEHLO = """module @m %s {
+  func.func public @main(%%a: tensor<4x8xf32>, %%b: tensor<8x4xf32> %s) -> (tensor<4x4xf32> %s, tensor<8x4xf32>) {
+    %%0 = stablehlo.dot_general %%a, %%b, contracting_dims = [1] x [0]
+      : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
+    return %%0, %%b : tensor<4x4xf32>, tensor<8x4xf32>
+  }
+}
+"""
+MODE = '{mhlo.layout_mode = "{0,1}"}'
+DENSE = (
+    "mhlo.xla_entry_computation_parameter_layouts = [dense<[1, 0]> : tensor<2xindex>, dense<[0, 1]> : tensor<2xindex>]"
+)
+ROWS, COLUMNS = EntryLayouts([(), ()], [(), ()]), EntryLayouts([(), (0, 1)], [(0, 1), ()])
+
+
+def module_of(folder: Path, text: str) -> HloModuleProto:
+    pytest.importorskip("jaxlib")
+    path = folder / "program.txt"
+    path.write_text(text, encoding="utf-8")
+    return next(read_records(path)).module
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (HLO % ("{1,0}", "{1,0}"), ROWS),
+        (HLO % ("{0,1}", "{0,1}"), COLUMNS),
+        (STABLEHLO % ("", "", ""), ROWS),
+        (STABLEHLO % ("", MODE, MODE), COLUMNS),
+        (STABLEHLO % (f"attributes {{{DENSE}}}", "", ""), EntryLayouts(COLUMNS.parameters, ROWS.results)),
+    ],
+)
+def test_of_texts(tmp_path: Path, text: str, expected: EntryLayouts) -> None:
+    found = entry_layouts(module_of(tmp_path, text))
+    assert found == expected
+    assert bool(found) == (expected != ROWS)
+
+
+def test_modules_that_differ_only_there_differ(tmp_path: Path) -> None:
+    rows, columns = (module_of(tmp_path, HLO % (order, order)) for order in ("{1,0}", "{0,1}"))
+    assert module_fingerprint(rows) != module_fingerprint(columns)
+    for module, expected in ((rows, ROWS), (columns, COLUMNS)):
+        compiled = before_layout_assignment(module, "layout:cpu:random")
+        assert entry_layouts(compiled) == expected
+        (tmp_path / "program.txt").unlink(missing_ok=True)
+        (tmp_path / "m.pb").write_bytes(compiled.SerializeToString())
+        graph = featurize(next(read_records(tmp_path / "m.pb")))[0].graph
+        orders = {tuple(row) for row in graph.node_feat[:, -6:-4].astype(int).tolist()}
+        assert orders == ({(1, 0), (0, 0)} if module is rows else {(1, 0), (0, 0), (0, 1)})
+        parameters = graph.node_feat[:, -6:-4][graph.node_opcode == graph.node_opcode[0]]
+        np.testing.assert_array_equal(parameters[1], [1, 0] if module is rows else [0, 1])
+
+
+def test_tiles_are_the_compilers_choice(tmp_path: Path) -> None:
+    module = module_of(tmp_path, HLO % ("{0,1:T(8,128)}", "{1,0}"))
+    assert not entry_layouts(module)
+    assign(module)
+    assert all([*node.shape.layout.minor_to_major] != [0, 1] for node in module.computations[0].instructions)
+
+
+def test_of_another_number_of_parameters(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="zip"):
+        demand(module_of(tmp_path, HLO % ("{1,0}", "{1,0}")), EntryLayouts([(0, 1)], [(), ()]))
