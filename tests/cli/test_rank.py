@@ -38,7 +38,10 @@ from tests.cli.conftest import Command
 
 LAYOUT, TILE = "layout:synthetic:random", "tile:synthetic"
 BEFORE = "module_0001.m.before_optimizations.hlo.pb"
-STAGE = {"found": TRAINED, "trained": TRAINED, "compiled": False, "not_compiled": None, "other_backend": None}
+STAGE = {
+    **{"found": TRAINED, "trained": TRAINED, "compiled": False, "not_compiled": None},
+    **{"backend": "", "other_backend": None},
+}
 needs_jax = pytest.mark.skipif(not has_jaxlib(), reason="needs jax (extra collect)")
 
 
@@ -320,7 +323,9 @@ def cpu_rank(linear_model: Callable[..., Path], tiny_collections: Path, capsys: 
     """The command with a model of a CPU, for which modules before XLA's passes are compiled up to layout assignment."""
     collection = Collection.parse("layout:cpu:random")
     spec = FeatureStore(tiny_collections / "features" / Collection.parse(LAYOUT).path).spec
-    model = linear_model(collection=str(collection), features=spec.model_copy(update={"collection": collection}))
+    model = linear_model(
+        collection=str(collection), features=spec.model_copy(update={"collection": collection, "backend": "cpu"})
+    )
     return Command(capsys, "rank", "--model", model)
 
 
@@ -328,13 +333,13 @@ def test_dumps_for_another_backend_are_told_by_the_exit_status(cpu_rank: Command
     name = "module_0000.jit_f.cl_1.0014.Layout_assignment.after_pipeline-start.before_layout-assignment.hlo.pb"
     tpu = Path(shutil.copy(program, program.with_name(name)))
     (printed,) = cpu_rank.json(tpu, status=3)
-    assert printed["stage"] == STAGE | {"other_backend": "tpu"}
+    assert printed["stage"] == STAGE | {"backend": "cpu", "other_backend": "tpu"}
     module = next(read_records(tpu)).module
     name = "module_0000.jit_f.0010.HLO_passes_through_layout_assignment.after_x.before_layout-assignment.hlo.pb"
-    collections = ("layout:cpu:random", "layout:tpu-v3:random", "layout:xla:default", "layout:synthetic:random")
-    assert [other_backend(Path(name), module, collection) for collection in collections] == [None, "cpu", "cpu", None]
+    backends = ("cpu", "tpu-v3", "gpu", "")
+    assert [other_backend(Path(name), module, backend) for backend in backends] == [None, "cpu", "cpu", None]
     module.host_program_shape.parameters.add().layout.tiles.add(dimensions=[8, 128])
-    assert [other_backend(program, module, collection) for collection in collections] == ["tpu", None, None, None]
+    assert [other_backend(program, module, backend) for backend in backends] == ["tpu", None, "tpu", None]
 
 
 def test_what_is_not_compiled(cpu_rank: Command, rank: Command, program: Path, tmp_path: Path) -> None:
@@ -347,7 +352,7 @@ def test_what_is_not_compiled(cpu_rank: Command, rank: Command, program: Path, t
         (cpu_rank, [program.parent], TRAINED),  # the one right before layout assignment
     ):
         (printed,) = ranking.json(*arguments, status=0 if found == TRAINED else 3)
-        assert printed["stage"] == STAGE | {"found": found}
+        assert printed["stage"] == STAGE | {"backend": "cpu" if ranking is cpu_rank else "", "found": found}
 
 
 # A product, which the compiler leaves as it is, and two reshapes, which it removes.
@@ -361,7 +366,7 @@ def test_a_module_is_compiled_and_exported(cpu_rank: Command, tmp_path: Path, ca
     rank = partial(cpu_rank.json, "--candidates", "5")
     (printed,) = rank(source, "--export", tmp_path / "out", "--choose", "3")
     assert printed["file"] == str(source)
-    assert printed["stage"] == STAGE | {"compiled": True}
+    assert printed["stage"] == STAGE | {"backend": "cpu", "compiled": True}
     (line,) = caplog.messages
     assert str(source) in line
     assert "--dump" not in line
@@ -439,7 +444,7 @@ def test_functions_that_are_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("hlorank.cli.programs.in_process", in_process)
     for dump in (None, "before_layout_assignment", "before-optimizations"):
-        find_programs(["own_mlp:step"], dump, "f32[2]", "layout:tpu-v3:random")
+        find_programs(["own_mlp:step"], dump, "f32[2]", "tpu-v3")
     assert stages == [(DUMPS[0], "tpu-v3"), (DUMPS[0], "tpu-v3"), (DUMPS[1], "tpu-v3")]
     for function, dump, arguments, named in (
         ("own_mlp:step", "after_optimizations", "f32[2]", "after_optimizations"),

@@ -144,6 +144,19 @@ def test_all_broken_files_are_reported_at_once_and_nothing_is_copied(own: Path, 
     assert not output.exists()
 
 
+def test_graphs_of_another_folder_are_never_replaced(tmp_path: Path, output: Path) -> None:
+    def data(root: Path, folds: int = 3) -> DataConfig:
+        settings = local(root).model_dump(mode="json") | {"folds": folds}
+        return DataConfig.model_validate({"origin": "local", "local": settings})
+
+    first, second = (write_tree(tmp_path / name, train=[f"graph-{name}"]) for name in ("a", "b"))  # without tile/own
+    origins.fetch(TILE, data(first), output)
+    with pytest.raises(ConfigError, match=r"^collection=tile:own: "):
+        origins.fetch(TILE, data(second), output)
+    origins.fetch(TILE, data(first, folds=4), output)
+    assert names(output)["train"] == ["graph-a"]
+
+
 def test_roots_without_the_collection_or_around_the_output_are_refused(own: Path, output: Path) -> None:
     expected = r"own: root: .*npz files in tile/own/<train\|valid\|test>.*found "
     for folder, found in (

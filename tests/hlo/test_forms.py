@@ -288,9 +288,9 @@ def test_the_name_of_a_dump_decides(name: str, expected: Stage, dot_and_reshape:
     for opcode in ("parameter", "call", "copy"):
         dot_and_reshape.computations[0].instructions[0].opcode = opcode
         assert stage_of(Path(name), dot_and_reshape) == expected
-    # Only of layouts of a CPU, modules before any pass are compiled.
-    needed = {one: needs_compilation(Path(name), dot_and_reshape, one) for one in ("layout:cpu:a", "layout:xla:a")}
-    assert needed == {"layout:cpu:a": expected == BEFORE, "layout:xla:a": False}
+    # Only for a CPU and for TPUs, modules before any pass are compiled.
+    needed = {one: needs_compilation(Path(name), dot_and_reshape, one) for one in ("cpu", "tpu-v3", "gpu", "")}
+    assert needed == dict.fromkeys(("cpu", "tpu-v3"), expected == BEFORE) | dict.fromkeys(("gpu", ""), False)
 
 
 def opcode(name: str) -> Callable[[HloModuleProto], None]:
@@ -328,5 +328,10 @@ def test_without_a_name_the_content_decides(
 ) -> None:
     change(dot_and_reshape)
     assert stage_of(Path("own.pb"), dot_and_reshape) == expected
-    needed = {one: needs_compilation(Path("own.pb"), dot_and_reshape, one) for one in ("layout:cpu:a", "tile:cpu")}
-    assert needed == {"layout:cpu:a": expected != AFTER, "tile:cpu": False}
+    assert needs_compilation(Path("own.pb"), dot_and_reshape, "cpu") == (expected != AFTER)
+
+
+def test_stablehlo_is_before_any_pass(tmp_path: Path, dot_and_reshape: HloModuleProto) -> None:
+    for name, text, expected in (("a.mlir", "module @m {}", BEFORE), ("b.txt", "HloModule m", TRAINED)):
+        (tmp_path / name).write_text(text)
+        assert stage_of(tmp_path / name, dot_and_reshape) == expected

@@ -19,7 +19,7 @@ from hlorank_collect.timing import difference
 
 jax = pytest.importorskip("jax", reason="needs jax (extra collect)")
 
-ABOUT = {"hlorank": "0.1.0", "model": "m", "collection": "layout:cpu:random", "rank": 1, "score": 0.0}
+ABOUT = {"hlorank": "0.1.0", "model": "m", "collection": "layout:cpu:random", "backend": "cpu", "rank": 1, "score": 0.0}
 
 
 def program(x: Any, w: Any) -> Any:

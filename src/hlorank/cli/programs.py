@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hlorank.config import ConfigError
+from hlorank.data.collection import Collection
 from hlorank.files import SPEC, DataError, read_json
 from hlorank.hlo.reader import DUMPS, dumped_stages, program_files
-from hlorank.hlo.stage import backend_of
 from hlorank.hlo.xla_process import XlaError, in_process
 from hlorank.terminal import add_number
 
@@ -81,11 +81,11 @@ def is_function(program: str) -> bool:
 
 
 def find_programs(
-    inputs: Sequence[str], dump: str | None, arguments: str | None, collection: str = "layout:cpu:random"
+    inputs: Sequence[str], dump: str | None, arguments: str | None, backend: str = "cpu"
 ) -> tuple[list[Program], list[DataError]]:
     """Return the programs of paths, globs, JAX functions and `-`, and an error for each input without a program.
 
-    Functions are traced, and compiled up to layout assignment, for the backend of a collection.
+    Functions are traced, and compiled up to layout assignment, for the backend.
     """
     if arguments is not None and not any(map(is_function, inputs)):
         raise ConfigError("--arguments: only for module:function, such as mymod:step")
@@ -94,7 +94,7 @@ def find_programs(
     for name in inputs:
         try:
             if is_function(name):
-                programs.append(_traced(name, arguments, dump, backend_of(collection)))
+                programs.append(_traced(name, arguments, dump, backend))
             elif name == "-":
                 programs.append(_standard_input())
             else:
@@ -166,9 +166,12 @@ def add_model_arguments(parser: argparse.ArgumentParser, default: str = "") -> N
     )
 
 
-def collection_of(folder: Path) -> str:
-    """Return the address of the collection that a model was trained on."""
-    return str(read_json(folder / SPEC).get("collection", ""))
+def collection_of(folder: Path) -> tuple[str, str]:
+    """Return the address of the collection that a model was trained on, and its backend, by default cpu."""
+    spec = read_json(folder / SPEC)
+    address = str(spec.get("collection", ""))
+    named = Collection.parse(address).backend if address else ""
+    return address, str(spec.get("features", {}).get("backend") or named or "cpu")
 
 
 def open_ranker(model: str, memory_mib: int, accelerator: str) -> Ranker:

@@ -200,13 +200,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     _check(arguments)
     folder = None if arguments.model is None else model_folder(arguments.model)  # here, so that it is downloaded once
-    traced_for = "layout:cpu:random" if folder is None else collection_of(folder)
-    programs, errors = find_programs(arguments.input, arguments.dump, arguments.arguments, traced_for)
+    backend = "cpu" if folder is None else collection_of(folder)[1]
+    programs, errors = find_programs(arguments.input, arguments.dump, arguments.arguments, backend)
     if folder is None and programs:
         folder, card = fitting_ranker(program.path for program in programs)
         arguments.model = card.name
         sys.stderr.write(f"ranked by {card}; --model takes another\n")
-    collection = traced_for if folder is None else collection_of(folder)
+    collection = "" if folder is None else collection_of(folder)[0]
     if arguments.save is not None or arguments.export is not None:
         check_names(program.path for program in programs if program.path.suffix != ".npz")
     graphs: list[dict[str, Any]] = []

@@ -74,9 +74,11 @@ class Collection:
         return Path(*self.parts)
 
     @property
-    def on_tpu(self) -> bool:
-        """True if it was measured on TPUs, as the sources of TpuGraphs were, or estimated for them."""
-        return self.source in TPU_SOURCES or self.source.startswith("tpu-")
+    def backend(self) -> str:
+        """The backend that its source names: cpu, gpu, or the generation of a TPU; empty for other sources."""
+        if self.source in TPU_SOURCES:
+            return "tpu-v3"
+        return self.source if self.source in ("cpu", "gpu") or self.source.startswith("tpu-") else ""
 
     @property
     def model_name(self) -> str:
@@ -86,13 +88,17 @@ class Collection:
 
 def graph_files(root: Path, collection: Collection, split: Split | None) -> list[Path]:
     """Return the npz files of one split in a tree such as data/raw, sorted by name; None is a folder without splits."""
-    files = (root / collection.path / (split or "")).glob("*.npz")
-    return sorted(path for path in files if not path.name.endswith(EXTRA_SUFFIX))
+    return npz_files(root / collection.path / (split or ""))
 
 
-def made_from(root: Path, collection: Collection) -> dict[str, Any]:
-    """Return the section `data` that a collection was fetched with; it is empty for graphs of another source."""
-    path = root / collection.path / MADE_FROM
+def npz_files(folder: Path) -> list[Path]:
+    """Return the graphs of a folder, sorted by name."""
+    return sorted(path for path in folder.glob("*.npz") if not path.name.endswith(EXTRA_SUFFIX))
+
+
+def made_from(folder: Path) -> dict[str, Any]:
+    """Return the section `data` that a collection's folder was fetched with; it is empty for graphs of your own."""
+    path = folder / MADE_FROM
     return read_json(path) if path.is_file() else {}
 
 

@@ -46,8 +46,7 @@ def manifest_of(collection: Collection, graphs: Iterable[Path]) -> Manifest | No
             continue
         backend = Collection.parse(about["collection"]).source
         found = (backend, about.get("runtimes", "measured"))
-        named = collection.source in ("cpu", "gpu") or collection.source.startswith("tpu-")
-        known = known or (collection.source if named else backend, found[1])
+        known = known or (collection.backend or backend, found[1])
         if found != known:
             raise DataError(
                 "collection, runtimes", f"{' '.join(known)}, as of the other graphs", " ".join(found), file=path

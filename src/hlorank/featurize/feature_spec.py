@@ -82,6 +82,7 @@ class FeatureSpec(Section):
     version: Literal[7] = 7
     # collection that it was fitted on
     collection: Annotated[Collection, PlainValidator(_collection), PlainSerializer(str)]
+    backend: str = ""  # backend of its programs, which the collection's name or its manifest says; else empty
     runtimes: str = ""  # what its runtimes are, such as "measured on cpu, ..."; empty where it is not known
     options: FeaturizeConfig  # settings that it was fitted with
     # transform of the first 134 node features and the extra columns; the other six are layouts
@@ -93,6 +94,14 @@ class FeatureSpec(Section):
     # (vocabulary + 1, opcode_width) the embeddings, row 0 for unknown opcodes; zeros for opcodes without edges in train
     opcode_embedding: Float32Array
     inputs: str  # fingerprint of the options and the raw files that it was fitted on
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_backend(cls, values: Any) -> Any:
+        """Take the backend of the collection's name, as 0.2 had no other."""
+        if not isinstance(values, dict) or values.get("backend") or "collection" not in values:
+            return values
+        return values | {"backend": _collection(values["collection"]).backend}
 
     @model_validator(mode="after")
     def _check_parts(self) -> Self:
@@ -120,11 +129,16 @@ class FeatureSpec(Section):
         if not isinstance(values, dict) or values.get("version") != 6 or not isinstance(values.get("options"), dict):
             return values
         derived = values["options"].get("derived", [])
-        if "layout_moves" in derived and _collection(values.get("collection", "")).on_tpu:
+        if "layout_moves" in derived and _collection(values.get("collection", "")).backend.startswith("tpu"):
             raise ValueError("version=6: of a TPU, layout_moves were costs of copies; train the model again")
         renamed = ["layout_costs" if name == "layout_moves" else name for name in derived]
         kept = {key: value for key, value in values.items() if key not in ("extra_columns", "fingerprint")}
         return kept | {"version": 7, "options": values["options"] | {"operand_layouts": True, "derived": renamed}}
+
+    @property
+    def on_tpu(self) -> bool:
+        """True if its programs run on TPUs."""
+        return self.backend.startswith("tpu")
 
     @property
     def kind(self) -> Kind:

@@ -43,13 +43,14 @@ def featurize_collection(
     if not files["train"]:
         expected = "at least one npz file in the train split, to fit statistics on"
         raise DataError("train", expected, "none", file=raw / collection.path)
-    manifest, data = read_manifest(raw / collection.path), official.made_from(raw, collection)
+    manifest, data = read_manifest(raw / collection.path), official.made_from(raw / collection.path)
     (output / feature_store.INDEX_FILE).unlink(missing_ok=True)
     options = config.options if isinstance(config, FeatureSpec) else config
-    sample = partial(_train_sample, collection=collection, options=options)
+    backend = collection.backend or ("" if manifest is None else manifest.backend)
+    sample = partial(_train_sample, kind=collection.kind, options=options, on_tpu=backend.startswith("tpu"))
     try:
         samples = map_graphs(sample, files["train"], compute, "featurize: statistics", outputs=[output])
-        spec = config if isinstance(config, FeatureSpec) else fit_spec(collection, config, samples)
+        spec = config if isinstance(config, FeatureSpec) else fit_spec(collection, config, samples, backend)
     except (DataError, ExceptionGroup):
         # All damaged files are named, not only files of the train split.
         check = partial(_read, kind=collection.kind, protobuf=options.protobuf)
@@ -100,11 +101,11 @@ def _read(path: Path, kind: Kind, protobuf: bool, first: int | None = None) -> t
     return measured, read_extra(path, measured.graph.nodes) if protobuf else None
 
 
-def _train_sample(path: Path, collection: Collection, options: FeaturizeConfig) -> TrainSample:
+def _train_sample(path: Path, kind: Kind, options: FeaturizeConfig, on_tpu: bool) -> TrainSample:
     # Layout configurations are most of a file and are not used here; one is enough to make the graph valid.
-    first = 1 if collection.kind == "layout" else None
-    measured, extra = _read(path, collection.kind, options.protobuf, first)
-    return TrainSample.of(_source(path, options.protobuf), measured, options, extra, collection.on_tpu)
+    first = 1 if kind == "layout" else None
+    measured, extra = _read(path, kind, options.protobuf, first)
+    return TrainSample.of(_source(path, options.protobuf), measured, options, extra, on_tpu)
 
 
 def _store_graph(

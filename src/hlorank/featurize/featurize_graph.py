@@ -57,7 +57,7 @@ def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec, extra: Extra | N
     if isinstance(parts, TileFeatures) != (spec.kind == "tile"):
         raise DataError("configurations", f"configurations of {spec.collection}", type(configurations).__name__)
     if isinstance(parts, TileFeatures) and spec.tile_columns is not None:
-        columns = tile_columns(graph, parts.feat, spec.options.derived, spec.collection.on_tpu)
+        columns = tile_columns(graph, parts.feat, spec.options.derived, spec.on_tpu)
         parts = TileFeatures(spec.tile_columns(columns))
     return GraphFeatures(
         name=measured.name,
@@ -84,7 +84,7 @@ def _distinct_configurations(
     first, row_of = distinct_rows(configurations.codes)
     node_ids, codebook, codes = configurations.node_ids, configurations.codebook, configurations.codes[first]
     tensors = configured_tensors(graph, node_ids, codebook, codes)
-    costs, on_tpu = "layout_costs" in spec.options.derived, spec.collection.on_tpu
+    costs, on_tpu = "layout_costs" in spec.options.derived, spec.on_tpu
     if not spec.options.operand_layouts:
         codebook, codes = _without_operands(codebook, codes)
     codebook, sizes, costs_of_rows, codes = sized_layouts(graph, tensors, codebook, codes, costs=costs, on_tpu=on_tpu)

@@ -89,8 +89,13 @@ class ColumnStatistics:
         return ColumnTransform(columns=columns, logarithmic=logarithmic, center=center[chosen], scale=scale[chosen])
 
 
-def fit_spec(collection: Collection, options: FeaturizeConfig, samples: Iterable[TrainSample]) -> FeatureSpec:
-    """Fit a specification on the graphs of the train split, one at a time; its last bits depend on their order."""
+def fit_spec(
+    collection: Collection, options: FeaturizeConfig, samples: Iterable[TrainSample], backend: str = ""
+) -> FeatureSpec:
+    """Fit a specification on the graphs of the train split, one at a time; its last bits depend on their order.
+
+    `backend` is that of a collection whose name has none.
+    """
     nodes = ColumnStatistics(options.scaling, options.log_range)
     tiles = ColumnStatistics(options.scaling, options.log_range) if collection.kind == "tile" else None
     seen = np.zeros(MAX_OPCODE + 1, dtype=np.bool_)
@@ -109,6 +114,7 @@ def fit_spec(collection: Collection, options: FeaturizeConfig, samples: Iterable
     vocabulary = np.flatnonzero(seen)
     return FeatureSpec(
         collection=collection,
+        backend=backend,
         options=options,
         node_columns=nodes.transform(),
         tile_columns=None if tiles is None else tiles.transform(),

@@ -27,7 +27,8 @@ class LocalConfig(Section):
     """Settings of the origin `local`."""
 
     root: str
-    """The folder that holds layout/ or tile/; a leading $HLORANK_SHARED is the folder of shared data."""
+    """The folder that holds layout/ or tile/, or the graphs of the collection itself; a leading $HLORANK_SHARED is the
+    folder of shared data."""
     split_file: str | None
     """JSON file of the fold of each model family or graph, written where missing; null keeps the tree's splits."""
     folds: int = Field(ge=MIN_FOLDS)
@@ -84,19 +85,19 @@ def fetch(collection: Collection, config: LocalConfig, output: Path) -> None:
 
 
 def find_files(root: Path, collection: Collection, *, flat: bool) -> tuple[Path, dict[Path, Split]]:
-    """Return the collection's folder, in `root` or `root`/npz, and its files with their splits in the tree.
+    """Return the collection's folder, in `root` or `root`/npz or `root` itself, and its files with their splits.
 
     `flat` accepts files directly in the collection's folder, which count as test. No files are a DataError.
     """
-    for tree in (root, root / "npz"):
-        files = {path: split for split in SPLITS for path in official.graph_files(tree, collection, split)}
+    for folder in (root / collection.path, root / "npz" / collection.path, root):
+        files = {path: split for split in SPLITS for path in official.npz_files(folder / split)}
         if not files and flat:
-            files = dict.fromkeys(official.graph_files(tree, collection, None), "test")  # until they get splits
+            files = dict.fromkeys(official.npz_files(folder), "test")  # until they get splits
         if files:
-            return tree / collection.path, files
+            return folder, files
     patterns = ("layout/*/*", "tile/*", "npz/layout/*/*", "npz/tile/*")
     present = [str(path.relative_to(root)) for pattern in patterns for path in sorted(root.glob(pattern))]
-    expected = f"npz files in {collection.path}/<{'|'.join(SPLITS)}>, there or in npz/"
+    expected = f"npz files in {collection.path}/<{'|'.join(SPLITS)}>, there, in npz/, or without these folders"
     found = ", ".join(present) or ("no collection" if root.is_dir() else "no such folder")
     raise DataError("root", expected, found, file=root)
 

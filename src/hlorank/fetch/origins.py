@@ -1,12 +1,12 @@
 """ORIGINS, the extension point: origins of collections, by the names that `data.origin` uses."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hlorank.config import DataConfig, ExtensionPoint, Section, find, parse
-from hlorank.data.collection import MADE_FROM, Collection
+from hlorank.config import ConfigError, DataConfig, ExtensionPoint, Section, find, parse
+from hlorank.data.collection import MADE_FROM, Collection, made_from
 from hlorank.data.manifest import MANIFEST, manifest_of
 from hlorank.fetch import hlo, local, synthetic, tpugraphs
 from hlorank.files import write_json
@@ -47,14 +47,28 @@ def fetch(collection: Collection, data: DataConfig, output: Path) -> None:
         output: the collection's folder, such as data/raw/layout/xla/default.
 
     Raises:
-        ConfigError: ORIGINS has no `data.origin`, the settings of the origin are wrong, or the origin does not have
-            `collection`.
+        ConfigError: ORIGINS has no `data.origin`, the settings of the origin are wrong, the origin does not have
+            `collection`, or `output` has graphs of another origin.
         DataError: the origin's data break their contract.
     """
     origin = find(ORIGINS, "data.origin", data.origin)
     settings = parse(origin.settings, data.settings, prefix=f"data.{data.origin}")
+    made = {"origin": data.origin, data.origin: settings.model_dump(mode="json")}
+    if (earlier := made_from(output)) and (_place(earlier) != _place(made)) and any(output.glob("*/*.npz")):
+        raise ConfigError(
+            f"collection={collection}: {output} has graphs of {_place(earlier)}, which those of {_place(made)} would "
+            "replace, and models trained on them, too; give your graphs a source of their own, such as "
+            f"collection={Path(collection.kind, 'own', *collection.parts[2:])}, or remove the folder"
+        )
     origin.fetch(collection, settings, output)
     (output / MANIFEST).unlink(missing_ok=True)
     if manifest := manifest_of(collection, sorted(output.glob("*/*.npz"))):
         write_json(output / MANIFEST, manifest.model_dump(mode="json"))
-    write_json(output / MADE_FROM, {"origin": data.origin, data.origin: settings.model_dump(mode="json")})
+    write_json(output / MADE_FROM, made)
+
+
+def _place(data: Mapping[str, Any]) -> str:
+    """Return the origin in a section `data`, with the folder or the address that it reads."""
+    settings = data[data["origin"]]
+    root = settings.get("root", settings.get("base_url", ""))
+    return f"{data['origin']} {root}".strip()

@@ -74,16 +74,21 @@ def _language(data: bytes) -> str | None:
 
 def is_program_text(path: Path) -> bool:
     """Return whether a file, which may be compressed, begins as HLO text or StableHLO does."""
+    return language_of(path) is not None
+
+
+def language_of(path: Path) -> str | None:
+    """Return the language of a file, which may be compressed, `hlo` or `stablehlo`; None for other files."""
     if not path.is_file():
-        return False
+        return None
     with path.open("rb") as file:
         head = file.read(_HEAD)
     if (compression := _decompressor(head)) is not None:
         try:
             head = compression[1]().decompress(head, _HEAD)
         except (lzma.LZMAError, zlib.error):
-            return False
-    return _language(head) is not None
+            return None
+    return _language(head)
 
 
 def _parse_error(message: str, text: bytes) -> DataError:

@@ -133,6 +133,8 @@ class ModuleConfiguration(Section):
     """Model that ranked the configuration, as it was named to hlorank rank."""
     collection: str
     """Collection that the model was trained on."""
+    backend: str
+    """Backend of the collection, for which the module was compiled; empty where it is not known."""
     rank: int
     """Place of the configuration in the ranking, from 1."""
     score: float
@@ -164,7 +166,7 @@ def _attributes(instruction: HloInstructionProto) -> list[str]:
 
 
 def to_configuration(module: HloModuleProto, layouts: Layouts, about: Mapping[str, Any]) -> ModuleConfiguration:
-    """Return layouts of a module, as in `layout_space`, with `hlorank`, `model`, `collection`, `rank` and `score`."""
+    """Return layouts of a module, as in `layout_space`, with all that `about` says."""
     instructions: list[InstructionLayouts] = []
     for named in NamedNodes(module, layout_space(module).node_ids).layouts(layouts):
         if any(layout.after is not None for layout in named):
@@ -238,7 +240,7 @@ def apply_configuration(program: str | Path | bytes, configuration: str | Path |
     if len(records) != 1:
         raise DataError("program", "one module", f"{len(records):,}")
     path, module = records[0].path, records[0].module
-    if module_fingerprint(module) != chosen.fingerprint and needs_compilation(path, module, chosen.collection):
+    if module_fingerprint(module) != chosen.fingerprint and needs_compilation(path, module, chosen.backend):
         with suppress(DataError):  # `apply` says in what another module differs
-            module = before_layout_assignment(module, chosen.collection)
+            module = before_layout_assignment(module, chosen.backend)
     return apply(module, chosen).SerializeToString()

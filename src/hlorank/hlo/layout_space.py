@@ -99,9 +99,9 @@ def layout_space(module: HloModuleProto) -> LayoutSpace:
     return LayoutSpace(node_ids, ranks)
 
 
-def space_of(module: HloModuleProto, collection: object) -> LayoutSpace:
-    """Return the layouts of a module that the backend of a collection lets choose."""
-    return (tpu_layout_space if str(collection).startswith("layout:tpu-") else layout_space)(module)
+def space_of(module: HloModuleProto, backend: str) -> LayoutSpace:
+    """Return the layouts of a module that a backend lets choose."""
+    return (tpu_layout_space if backend.startswith("tpu-") else layout_space)(module)
 
 
 def tpu_layout_space(module: HloModuleProto) -> LayoutSpace:

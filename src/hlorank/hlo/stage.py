@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from hlorank.data.collection import TPU_SOURCES, Collection
 from hlorank.files import DataError
+from hlorank.hlo.forms import language_of
 from hlorank.hlo.hlo_pb2 import HloComputationProto, HloModuleProto
 from hlorank.hlo.layout_space import is_constrained
 from hlorank.hlo.xla_process import XlaError, in_process
@@ -41,12 +41,15 @@ def named_stage(path: Path) -> Stage | None:
 def stage_of(path: Path, module: HloModuleProto) -> Stage:
     """Return the stage of a module, by the name of its file, or else by its content.
 
-    A schedule, copies and bitcasts are made after layout assignment. Calls and equal constants are removed before it.
-    A module without such a sign counts as right before layout assignment. The name of a module that hlorank wrote with
-    the layouts of a configuration does not count: it is the name of the file that was ranked.
+    StableHLO is before any pass. A schedule, copies and bitcasts are made after layout assignment. Calls and equal
+    constants are removed before it. A module without such a sign counts as right before layout assignment. The name of
+    a module that hlorank wrote with the layouts of a configuration does not count: it is the name of the file that was
+    ranked.
     """
     if (named := named_stage(path)) is not None and not is_constrained(module):
         return named
+    if language_of(path) == "stablehlo":
+        return "before_optimizations"
     opcodes = {instruction.opcode for computation in module.computations for instruction in computation.instructions}
     if module.HasField("schedule") or opcodes & _LAYOUT_OPCODES:
         return "after_layout_assignment"
@@ -64,28 +67,22 @@ def _has_equal_constants(computation: HloComputationProto) -> bool:
     return len({*constants}) < len(constants)
 
 
-def needs_compilation(path: Path, module: HloModuleProto, collection: str) -> bool:
-    """Return True if a model ranks a module only after compilation up to layout assignment, as on its training data.
+def needs_compilation(path: Path, module: HloModuleProto, backend: str) -> bool:
+    """Return True if a model of layouts ranks a module only after compilation, as it was trained on.
 
     A module whose file name has no stage may be before any pass without a sign of it: it is compiled, too. A module
     that is right before layout assignment remains so, and so does a module that `hlorank rank --export` wrote. Modules
-    are compiled only for collections of layouts that were measured on a CPU, or estimated for TPUs.
+    are compiled for a CPU and for TPUs only.
     """
     if named_stage(path) == "before_layout_assignment" or is_constrained(module):
         return False
-    return collection.startswith(("layout:cpu:", "layout:tpu-")) and stage_of(path, module) != "after_layout_assignment"
+    return backend.startswith(("cpu", "tpu-")) and stage_of(path, module) != "after_layout_assignment"
 
 
-def other_backend(path: Path, module: HloModuleProto, collection: str) -> str | None:
-    """Return the backend whose compiler dumped a module, if it is another than a collection's, else None."""
-    own, found = hardware(collection), dumped_by(path, module)
+def other_backend(path: Path, module: HloModuleProto, backend: str) -> str | None:
+    """Return the backend whose compiler dumped a module, if it is another than that of a model, else None."""
+    own, found = backend.partition("-")[0], dumped_by(path, module)
     return found if own in _BACKENDS and found != own else None
-
-
-def hardware(collection: str) -> str:
-    """Return the backend of a collection without its generation, such as cpu or tpu; other sources as they are."""
-    source = Collection.parse(collection).source
-    return "tpu" if source in TPU_SOURCES else source.partition("-")[0]
 
 
 def dumped_by(path: Path, module: HloModuleProto) -> str | None:
@@ -98,15 +95,8 @@ def dumped_by(path: Path, module: HloModuleProto) -> str | None:
     return next(iter(["tpu"] if tiled else named), None)
 
 
-def backend_of(collection: str) -> str:
-    """Return the backend that modules are compiled for to be ranked by a model of a collection."""
-    source = Collection.parse(collection).source
-    return source if source.startswith("tpu-") else "cpu"
-
-
-def before_layout_assignment(module: HloModuleProto, collection: str) -> HloModuleProto:
-    """Compile a module up to layout assignment, as for a collection of layouts; a DataError's `found` says why not."""
-    backend = backend_of(collection)
+def before_layout_assignment(module: HloModuleProto, backend: str) -> HloModuleProto:
+    """Compile a module up to layout assignment for a backend; a DataError's `found` says why not."""
     try:
         return HloModuleProto.FromString(in_process("capture", module.SerializeToString(), backend))
     except XlaError as error:

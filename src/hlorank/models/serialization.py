@@ -77,7 +77,7 @@ def input_sizes(spec: FeatureSpec) -> InputSizes:
     """Return the sizes of the inputs that a feature specification makes."""
     tile_columns = 0 if spec.tile_columns is None else len(spec.tile_columns.columns)
     columns, opcodes = len(spec.node_columns.columns), len(spec.opcodes) + 1
-    return InputSizes(spec.kind, columns, opcodes, tile_columns, spec.collection.on_tpu)
+    return InputSizes(spec.kind, columns, opcodes, tile_columns, spec.on_tpu)
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:

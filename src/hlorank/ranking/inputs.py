@@ -35,8 +35,9 @@ class InputGraph:
         module: the module of the program; None for an npz file.
         stage: None if the file holds configurations, else `found`, the stage of the module, for which candidates were
             drawn; that of the modules that the model was `trained` on; `compiled`, true if the module was compiled from
-            that in the file; `not_compiled`, the reason if it could not be, or None; and `other_backend`, the backend
-            that dumped the module if the model was trained on another, or None.
+            that in the file; `not_compiled`, the reason if it could not be, or None; `backend`, that of the model's
+            collection, empty if unknown; and `other_backend`, the backend that dumped the module if it is another, or
+            None.
     """
 
     file: Path
@@ -124,19 +125,19 @@ class GraphReader:
             raise DataError("file", expected, "a compiler dump, which holds none", file=path)
         else:
             found = stage_of(path, record.module)
-            collection = str(self.spec.collection)
-            stage = {"found": found, "trained": TRAINED, "compiled": False, "not_compiled": None}
-            stage["other_backend"] = other_backend(path, record.module, collection)
-            if self.compile_dumps and needs_compilation(path, record.module, collection):
+            backend = self.spec.backend
+            stage = {"found": found, "trained": TRAINED, "compiled": False, "not_compiled": None, "backend": backend}
+            stage["other_backend"] = other_backend(path, record.module, backend)
+            if self.compile_dumps and needs_compilation(path, record.module, backend):
                 layout_space(record.module)  # refuses a broken module, and one with nothing to configure, in no time
                 try:
-                    record = replace(record, module=before_layout_assignment(record.module, collection))
+                    record = replace(record, module=before_layout_assignment(record.module, backend))
                     stage |= {"found": TRAINED, "compiled": True, "other_backend": None}
                 except DataError as error:
                     stage["not_compiled"] = str(error.found)
         measured, program = featurize(record, self.spec.kind)
         if record.tuning is None:
-            space = space_of(record.module, self.spec.collection)
+            space = space_of(record.module, self.spec.backend)
             self._check_size("candidates", self.candidates, space.nodes, path)
             measured = self._with_candidates(measured, space)
         extra = extra_features(program) if self.spec.options.protobuf else None

@@ -13,7 +13,7 @@ from hlorank.files import DataError, counted, write_atomic, write_json, write_te
 from hlorank.hlo.forms import hlo_text
 from hlorank.hlo.layout_json import apply, to_configuration
 from hlorank.hlo.reader import DUMPS
-from hlorank.hlo.stage import TRAINED, backend_of, named_stage
+from hlorank.hlo.stage import TRAINED, named_stage
 from hlorank.hlo.xla_process import INSTALL, has_jaxlib
 from hlorank.metrics import Float64, ranking
 from hlorank.ranking.inputs import GraphReader, InputGraph
@@ -118,7 +118,8 @@ def export(folder: Path, given: InputGraph, row: dict[str, Any], model: str, col
         expected = "a program, for which candidates are drawn"
         raise DataError("--export", expected, "measured configurations", file=given.file)
     (layouts,) = configurations.values(slice(row["configuration"], row["configuration"] + 1))
-    about = {"hlorank": __version__, "model": model, "collection": collection}
+    backend = "" if given.stage is None else given.stage["backend"]
+    about = {"hlorank": __version__, "model": model, "collection": collection, "backend": backend}
     configuration = to_configuration(given.module, layouts, about | {key: row[key] for key in ("rank", "score")})
     module = apply(given.module, configuration).SerializeToString()
     name = given.measured.name
@@ -143,7 +144,7 @@ def warn_of_stages(graphs: Sequence[dict[str, Any]], collection: str) -> bool:
             _log.warning(_OTHER_BACKEND, file, stage["other_backend"], collection)
         if stage["compiled"]:
             remedy = _NO_STAGE if named_stage(Path(file)) is None else ""
-            _log.warning(_COMPILED, file, backend_of(collection), TRAINED, remedy)
+            _log.warning(_COMPILED, file, stage["backend"], TRAINED, remedy)
         elif stage["found"] != TRAINED:
             reason = f"; not compiled: {stage['not_compiled']}" if stage["not_compiled"] else ""
             _log.warning(_OTHER_STAGE, file, stage["found"], TRAINED, reason)

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hlorank.config import ConfigError, Section, parse
-from hlorank.data.collection import Kind, sidecar_path
+from hlorank.data.collection import Collection, Kind, sidecar_path
 from hlorank.data.npz import NpzFile
 from hlorank.files import DataError, bundled, read_json
 from hlorank.hlo.reader import read_records
-from hlorank.hlo.stage import dumped_by, hardware
+from hlorank.hlo.stage import dumped_by
 
 CARD = "card.json"
 _TRAIN = "--model names one of yours; `hlorank init` starts a project that trains it"
@@ -87,4 +87,5 @@ def _need(path: Path) -> tuple[Kind, str | None]:
     with NpzFile(path) as file:
         kind: Kind = "tile" if "config_feat" in file.keys else "layout"
     measured = read_json(sidecar_path(path)) if sidecar_path(path).is_file() else {}
-    return kind, hardware(measured["collection"]) if "collection" in measured else None
+    backend = Collection.parse(measured["collection"]).backend if "collection" in measured else ""
+    return kind, backend.partition("-")[0] or None

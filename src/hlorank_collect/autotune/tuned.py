@@ -82,7 +82,7 @@ class TuneTask(Task):
         """Return the content of the JSON file, of the layouts that won and of what the search says about them."""
         changed = bool((layouts != -1).any())
         ranked: dict[str, Any] = {"collection": self.collection, "rank": 1, "score": score or 0.0}
-        about = {"hlorank": __version__, "model": self.reference or "random", **ranked}
+        about = {"hlorank": __version__, "model": self.reference or "random", "backend": self.source, **ranked}
         return {
             "name": name,
             "program": self.program,

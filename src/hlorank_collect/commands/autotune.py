@@ -10,7 +10,6 @@ from hlorank.cli.programs import collection_of
 from hlorank.config import ConfigError, read_section
 from hlorank.files import DataError
 from hlorank.hlo.layout_json import EXPECTED, ModuleConfiguration
-from hlorank.hlo.stage import backend_of
 from hlorank.terminal import add_number
 from hlorank_collect.commands import common
 from hlorank_collect.xla import TPUS
@@ -84,18 +83,18 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _model(reference: str) -> tuple[str, str]:
-    """Return the folder of the model, and its collection; raise ConfigError if there is no model of layouts."""
+    """Return the folder of the model, and its backend; raise ConfigError if there is no model of layouts."""
     from hlorank.runs.find import model_folder
 
     remedy = "give a trained model of layouts, such as models/layout/cpu/random/gst of make repro"
     try:
         folder = model_folder(reference)
-        address = collection_of(folder)
+        address, backend = collection_of(folder)
     except DataError as error:
         raise ConfigError(f"--model {error}; {remedy}") from None
     if not address.startswith("layout:"):
         raise ConfigError(f"--model {reference}: it ranks configurations of {address or 'nothing'}; {remedy}")
-    return str(folder), address
+    return str(folder), backend
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -108,8 +107,8 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     model, backend = None, arguments.backend or "cpu"
     if arguments.model is not None:
-        model, collection = _model(arguments.model)  # before any program is compiled
-        backend = arguments.backend or backend_of(collection)
+        model, own = _model(arguments.model)  # before any program is compiled
+        backend = arguments.backend or own
     require_device(backend)
     settings = common.task_settings(arguments, f"layout:{backend}:random")
     tasks: list[TuneTask] | list[ApplyTask]
