@@ -38,10 +38,8 @@ from tests.cli.conftest import Command
 
 LAYOUT, TILE = "layout:synthetic:random", "tile:synthetic"
 BEFORE = "module_0001.m.before_optimizations.hlo.pb"
-STAGE = {
-    **{"found": TRAINED, "trained": TRAINED, "compiled": False, "not_compiled": None},
-    **{"backend": "", "other_backend": None},
-}
+STAGE = dict.fromkeys(("found", "trained"), TRAINED) | dict.fromkeys(("not_compiled", "other_backend"))
+STAGE |= {"compiled": False, "backend": ""}
 needs_jax = pytest.mark.skipif(not has_jaxlib(), reason="needs jax (extra collect)")
 
 

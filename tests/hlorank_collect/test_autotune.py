@@ -32,7 +32,8 @@ from hlorank_collect.run_tasks import in_threads
 from hlorank_collect.task import Progress, Task
 from tests.hlorank_collect.tasks import DOTS, silent, small_task
 
-ABOUT = {"hlorank": "0.1.0", "model": "some model", "collection": "layout:cpu:random", "backend": "cpu", "rank": 2, "score": -0.5}
+ABOUT = {"hlorank": "0.1.0", "model": "some model", "collection": "layout:cpu:random"}
+ABOUT |= {"backend": "cpu", "rank": 2, "score": -0.5}
 
 
 @pytest.fixture

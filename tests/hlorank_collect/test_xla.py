@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hlorank.config import ConfigError
-from hlorank.hlo.entry_layouts import entry_layouts
+from hlorank.hlo.entry_layouts import EntryLayouts, entry_layouts
 from hlorank.hlo.forms import hlo_text
 from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto
 from hlorank.hlo.layout_json import ModuleConfiguration, apply, to_configuration
@@ -161,6 +161,6 @@ def test_entry_layouts_of_jax_functions_are_obeyed_and_inputs_have_them() -> Non
     for function, arguments in ((asked, (left, right)), (product, (left, jax.device_put(right, columns)))):
         module = xla.capture(xla.unoptimized_module(function, arguments))
         layouts = entry_layouts(HloModuleProto.FromString(module))
-        assert layouts == ([(), (0, 1)], [(0, 1) if function is asked else ()])
+        assert layouts == EntryLayouts([(), (0, 1)], [(0, 1) if function is asked else ()])
         (output,) = xla.compile_module(module).run(xla.put(arguments, layouts=layouts.parameters))
         np.testing.assert_allclose(np.asarray(output), left @ right.T, rtol=1e-6)
