@@ -20,7 +20,7 @@ from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto, ShapeProto
 from hlorank.hlo.layout_json import NamedLayout
 from hlorank.hlo.layout_space import SEARCHES, Layouts, LayoutSpace, configuration_name, constrained, layout_space
 
-ABOUT = {"hlorank": "0.1.0", "model": "m", "collection": "layout:cpu:random"}
+ABOUT: dict[str, Any] = {"hlorank": "0.1.0", "model": "m", "collection": "layout:cpu:random"}
 ABOUT |= {"backend": "cpu", "rank": 1, "score": -0.5}
 
 

@@ -32,7 +32,7 @@ from hlorank_collect.run_tasks import in_threads
 from hlorank_collect.task import Progress, Task
 from tests.hlorank_collect.tasks import DOTS, silent, small_task
 
-ABOUT = {"hlorank": "0.1.0", "model": "some model", "collection": "layout:cpu:random"}
+ABOUT: dict[str, Any] = {"hlorank": "0.1.0", "model": "some model", "collection": "layout:cpu:random"}
 ABOUT |= {"backend": "cpu", "rank": 2, "score": -0.5}
 
 
