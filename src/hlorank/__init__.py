@@ -51,12 +51,13 @@ def load(model: str | Path) -> Ranker:
 
 
 def rank(
-    program: str | Path, model: str | Path | None = None, *, top: int = 10, candidates: int = 256, seed: int = 0
+    program: Any, model: str | Path | None = None, *, top: int = 10, candidates: int = 256, seed: int = 0
 ) -> Ranking:
     """Rank the configurations of a program from fastest to slowest; nothing is run.
 
     Args:
-        program: a file, as of `hlorank rank`: a program in any form, for which candidates are drawn, or an npz file.
+        program: an npz file; or a program, for which candidates are drawn: a path, HLO text, StableHLO, bytes, or what
+            `jax.jit(function).lower(...)` returns.
         model: as of `load`; by default the ranker of the package that fits the program, which the result names.
         top: configurations in the table of the result.
         candidates: layout configurations that are drawn; the first one is the compiler's default.
@@ -69,16 +70,17 @@ def rank(
     from hlorank.config.extras import named_extra
 
     with named_extra("hlorank.rank"):
+        from hlorank.hlo.program_file import program_file
         from hlorank.ranking.ranked import rank_program
         from hlorank.ranking.ranker import Ranker
         from hlorank.ranking.rankers import fitting_ranker
         from hlorank.runs.find import model_folder
 
-        path = Path(program)
-        if model is not None:
-            return rank_program(path, Ranker(model_folder(model)), str(model), top, candidates, seed)
-        folder, card = fitting_ranker([path])
-        return rank_program(path, Ranker(folder), card.name, top, candidates, seed)
+        with program_file(program) as path:
+            if model is not None:
+                return rank_program(path, Ranker(model_folder(model)), str(model), top, candidates, seed)
+            folder, card = fitting_ranker([path])
+            return rank_program(path, Ranker(folder), card.name, top, candidates, seed)
 
 
 def __getattr__(name: str) -> Any:

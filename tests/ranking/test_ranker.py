@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +19,13 @@ from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, Mea
 from hlorank.data.graph import Graph
 from hlorank.evaluation.evaluate import evaluate
 from hlorank.featurize.features import GraphFeatures
+from hlorank.featurize.likeness import pooled
 from hlorank.files import DataError
 from hlorank.metrics import kendall_tau, ranking
 from hlorank.models.baselines.baseline import BASELINES
 from hlorank.ranking.inputs import InputGraph
 from hlorank.ranking.ranker import Ranker
-from hlorank.ranking.result import ranked_graph, top_configurations
+from hlorank.ranking.result import doubt_text, doubts, ranked_graph, top_configurations
 from hlorank.stages.train import train
 from tests.training.baselines.conftest import with_library
 
@@ -125,6 +127,11 @@ def test_scores_that_are_not_finite_are_refused(
         ranker.rank(*given(measured))
 
 
+def test_a_program_is_no_graph(linear_model: Callable[..., Path]) -> None:
+    with pytest.raises(DataError, match="rank_program"):
+        hlorank.load(linear_model()).rank(b"program", None)  # type: ignore[arg-type] # the mistake
+
+
 def test_importing_hlorank_is_light() -> None:
     code = "import sys, hlorank; print({'torch', 'numpy', 'mlflow', 'pandas'} & set(sys.modules))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -171,3 +178,23 @@ def test_tiles_compare_by_normalised_runtimes() -> None:
     for runtime in (0, 200):  # withheld, or all equal
         ranked = ranked_graph(kernel([runtime] * 4, [100] * 4), SCORES, ranking(SCORES), 4, compare=True)
         assert (ranked["comparison"], "runtime_ns" in ranked["top"][0]) == (None, bool(runtime))
+
+
+def test_doubts(tmp_path: Path, linear_model: Callable[..., Path]) -> None:
+    spec = hlorank.load(linear_model()).spec.features
+    known = kernel([100] * 4, [100] * 4)
+    graphs = pooled(known.measured.graph)[None]
+    trusted = spec.model_copy(update={"backend": "cpu", "trained_graphs": graphs, "trained_limit": 0.5})
+    assert doubts(known, SCORES, trusted) == []
+    far = trusted.model_copy(update={"trained_graphs": graphs + 3})  # ten times the least scale
+    assert doubts(known, SCORES, far) == [{"doubt": "unlike", "found": pytest.approx(20), "limit": 1}]
+    assert doubts(known, SCORES, far.model_copy(update={"trained_limit": 0.0})) == []
+    assert doubts(known, np.full(4, 1 / 3), trusted) == [{"doubt": "alike", "found": 1, "expected": 4}]
+    folder = tmp_path / "layout/xla/random/test"  # of TpuGraphs' tree, without a JSON file
+    folder.mkdir(parents=True)
+    other = {"doubt": "hardware", "found": "tpu-v3", "expected": "cpu"}
+    assert doubts(replace(known, file=folder / "a.npz"), SCORES, trusted) == [other]
+    (folder / "a.json").write_text(json.dumps({"collection": "layout:cpu:random", "split_half_tau": 0.41}))
+    noise = {"doubt": "noise", "found": 0.41, "limit": 0.5}
+    assert doubts(replace(known, file=folder / "a.npz"), SCORES, trusted) == [noise]
+    assert all(doubt_text(doubt) for doubt in (other, noise))

@@ -100,6 +100,7 @@ def test_a_program_is_ranked_by_the_ranker_of_the_package_as_by_the_command(
     out, error = capsys.readouterr()
     assert "layout.cpu" in error.splitlines()[0]
     assert json.loads(out)[0]["top"] == ranking.top == hlorank.rank(program, model, top=3).top
+    assert ranking.top == hlorank.load(model).rank_program(program.read_bytes(), top=3).top
     assert list(ranking.table["configuration"]) == [row["configuration"] for row in ranking.top]
     np.testing.assert_array_equal(ranking.scores[ranking.table["configuration"]], ranking.table["score"])
     assert len(ranking.changes) == len(ranking.top[0]["changes"])

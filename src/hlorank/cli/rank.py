@@ -126,7 +126,7 @@ def _rank_program(program: Program, arguments: argparse.Namespace, folder: str) 
     """Rank the graphs of a program, and write their exports and candidates; an error takes the place of its ranking."""
     from hlorank.metrics import ranking
     from hlorank.ranking.inputs import GraphReader
-    from hlorank.ranking.result import ranked_graph
+    from hlorank.ranking.result import doubts, ranked_graph
 
     ranker = _opened(folder, arguments.memory, arguments.accelerator)
     reader = GraphReader(
@@ -147,6 +147,7 @@ def _rank_program(program: Program, arguments: argparse.Namespace, folder: str) 
             scores = ranker.score(measured.graph, measured.configurations, given.extra, name=measured.name)
             order = ranking(scores)
             shown = ranked_graph(given, scores, order, arguments.top, compare=arguments.compare)
+            shown["doubts"] = doubts(given, scores, ranker.spec.features)
             shown |= {"file": program.label, "trained_on": ranker.spec.features.runtimes or None}
             shown |= write_outputs(given, shown["top"], arguments, str(ranker.collection))
             results.append((shown, None if arguments.csv is None else order))

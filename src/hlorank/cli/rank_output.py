@@ -79,8 +79,12 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 def _notes(ranked: dict[str, Any]) -> Iterator[str]:
     """Return the lines below a table."""
+    from hlorank.ranking.result import doubt_text
+
     if ranked["drawn"]:
         yield "configurations are drawn; 0 is the compiler's default"
+    for doubt in ranked["doubts"]:
+        yield f"doubt: {doubt_text(doubt)}"
     if ranked["trained_on"]:
         yield f"the model was trained on runtimes {ranked['trained_on']}"
     if "comparison" not in ranked:

@@ -122,6 +122,16 @@ def measured_family(graph: Path) -> str | None:
     return None if family is None else str(family)
 
 
+def measured_backend(graph: Path) -> str:
+    """Return the backend of a measured graph by its sidecar, or by the folder of the official tree that it is in."""
+    path = sidecar_path(graph)
+    addresses = [str(read_json(path).get("collection", ""))] if path.is_file() else []
+    folders = graph.absolute().parent.parts
+    for end in range(len(folders), 1, -1):
+        addresses += ["/".join(folders[end - 3 : end]), "/".join(folders[end - 2 : end])]
+    return next((Collection.parse(address).backend for address in addresses if ADDRESS.fullmatch(address)), "")
+
+
 def split_half_tau(graph: Path) -> float | None:
     """Return the Kendall tau between two independent halves of a graph's measurements, from its sidecar.
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import PlainSerializer, PlainValidator, model_validator
+from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 from pydantic_core import PydanticCustomError
 
 from hlorank import files
@@ -93,6 +93,10 @@ class FeatureSpec(Section):
     opcodes: UInt8Array
     # (vocabulary + 1, opcode_width) the embeddings, row 0 for unknown opcodes; zeros for opcodes without edges in train
     opcode_embedding: Float32Array
+    # (graphs, features) of the graphs of train, and the distance beyond which a graph is unlike them, see `likeness`;
+    # none and 0 where it is not known
+    trained_graphs: Float64Array = Field(default_factory=lambda: np.zeros((0, 0)))
+    trained_limit: float = 0.0
     inputs: str  # fingerprint of the options and the raw files that it was fitted on
 
     @model_validator(mode="before")
@@ -154,7 +158,9 @@ class FeatureSpec(Section):
     @property
     def fingerprint(self) -> str:
         """Fingerprint of the content: specifications of equal fingerprint give equal features."""
-        return files.fingerprint(self.model_dump(mode="json", exclude={"inputs", "runtimes"}))
+        return files.fingerprint(
+            self.model_dump(mode="json", exclude={"inputs", "runtimes", "trained_graphs", "trained_limit"})
+        )
 
     def opcode_index(self, opcodes: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return the vocabulary index of each opcode, uint8, 0 for unknown ones."""

@@ -105,7 +105,8 @@ def _train_sample(path: Path, kind: Kind, options: FeaturizeConfig, on_tpu: bool
     # Layout configurations are most of a file and are not used here; one is enough to make the graph valid.
     first = 1 if kind == "layout" else None
     measured, extra = _read(path, kind, options.protobuf, first)
-    return TrainSample.of(_source(path, options.protobuf), measured, options, extra, on_tpu)
+    named = official.measured_family(path) or family(path.stem)
+    return TrainSample.of(_source(path, options.protobuf), measured, options, extra, on_tpu, named)
 
 
 def _store_graph(

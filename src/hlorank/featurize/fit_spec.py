@@ -17,9 +17,11 @@ from hlorank.featurize.columns import node_columns
 from hlorank.featurize.feature_spec import ColumnTransform, FeatureSpec, signed_log
 from hlorank.featurize.features import distinct_rows
 from hlorank.featurize.featurize_graph import prune
+from hlorank.featurize.likeness import pooled, training_graphs
 from hlorank.featurize.tile_columns import tile_columns
 from hlorank.files import DataError, fingerprint
 from hlorank.hlo.extra import Extra
+from hlorank.metrics import Float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +36,8 @@ class TrainSample:
     node_opcode: NDArray[np.uint8]
     edge_index: Int64
     tile_feat: NDArray[np.float32] | None
+    pooled: Float64
+    family: str
 
     @classmethod
     def of(
@@ -43,6 +47,7 @@ class TrainSample:
         options: FeaturizeConfig,
         extra: Extra | None = None,
         on_tpu: bool = False,
+        family: str = "",
     ) -> TrainSample:
         """Take the sample of a measured graph; arguments as in `featurize_graph` and `tile_columns`."""
         configurations = measured.configurations
@@ -52,7 +57,8 @@ class TrainSample:
             tile_feat = tile_columns(measured.graph, configurations.feat[first], options.derived, on_tpu)[inverse]
         graph, pruned = measured.graph, prune(measured, options)
         columns = node_columns(graph, options, extra)[pruned.kept]
-        return cls(source, columns, graph.node_opcode[pruned.kept], pruned.edge_index, tile_feat)
+        opcodes = graph.node_opcode[pruned.kept]
+        return cls(source, columns, opcodes, pruned.edge_index, tile_feat, pooled(graph), family)
 
 
 class ColumnStatistics:
@@ -102,8 +108,11 @@ def fit_spec(
     seen[0] = True  # index 0 of the vocabulary is for unknown opcodes, even if train has none
     edges = np.zeros((MAX_OPCODE + 1, MAX_OPCODE + 1), dtype=np.int64)
     sources: list[str] = []
+    vectors, families = list[Float64](), list[str]()
     for sample in samples:
         sources.append(sample.source)
+        vectors.append(sample.pooled)
+        families.append(sample.family)
         nodes.update(sample.node_columns)
         if tiles is not None and sample.tile_feat is not None:
             tiles.update(sample.tile_feat)
@@ -112,6 +121,7 @@ def fit_spec(
     if not sources:
         raise DataError("train", f"at least one graph of {collection} to fit statistics on", "none")
     vocabulary = np.flatnonzero(seen)
+    graphs, limit = training_graphs(vectors, families)
     return FeatureSpec(
         collection=collection,
         backend=backend,
@@ -120,6 +130,8 @@ def fit_spec(
         tile_columns=None if tiles is None else tiles.transform(),
         opcodes=vocabulary[1:].astype(np.uint8),
         opcode_embedding=opcode_embedding(edges[np.ix_(vocabulary, vocabulary)], options.opcode_width),
+        trained_graphs=graphs,
+        trained_limit=limit,
         inputs=fingerprint({"options": options.model_dump(mode="json"), "sources": sources}),
     )
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +17,8 @@ from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto, ShapeProto
 from hlorank.hlo.layout_space import Layouts, constrained, layout_space
 from hlorank.hlo.node_features import element_type
 from hlorank.hlo.program import flatten
-from hlorank.hlo.reader import parse_records, read_records
+from hlorank.hlo.program_file import program_file
+from hlorank.hlo.reader import read_records
 from hlorank.hlo.stage import before_layout_assignment, needs_compilation
 
 EXPECTED = "give the .json file that hlorank rank --export wrote; export a file of an earlier version again"
@@ -213,13 +213,13 @@ def apply(module: HloModuleProto, configuration: ModuleConfiguration) -> HloModu
     return constrained(module, layout_space(module), module_layouts(module, configuration))
 
 
-def apply_configuration(program: str | Path | bytes, configuration: str | Path | Mapping[str, Any]) -> bytes:
+def apply_configuration(program: Any, configuration: str | Path | Mapping[str, Any]) -> bytes:
     """Return the module of a program with the layouts of a configuration as constraints, which XLA obeys.
 
     A module with another fingerprint than the configuration is compiled first, as `hlorank rank` compiles modules.
 
     Args:
-        program: the file of a program in any form that hlorank reads, or a serialized HloModuleProto or HloProto.
+        program: a program in any form of `hlorank.hlo.program_file`.
         configuration: the JSON file that `hlorank rank --export` wrote, or its content.
 
     Returns:
@@ -233,14 +233,12 @@ def apply_configuration(program: str | Path | bytes, configuration: str | Path |
         chosen = parse(ModuleConfiguration, configuration)
     else:
         chosen = read_section(ModuleConfiguration, Path(configuration), EXPECTED)
-    if isinstance(program, bytes):
-        records = [*parse_records(BytesIO(program), Path("program"))]
-    else:
-        records = [*read_records(Path(program))]
-    if len(records) != 1:
-        raise DataError("program", "one module", f"{len(records):,}")
-    path, module = records[0].path, records[0].module
-    if module_fingerprint(module) != chosen.fingerprint and needs_compilation(path, module, chosen.backend):
-        with suppress(DataError):  # `apply` says in what another module differs
-            module = before_layout_assignment(module, chosen.backend)
-    return apply(module, chosen).SerializeToString()
+    with program_file(program) as path:
+        records = [*read_records(path)]
+        if len(records) != 1:
+            raise DataError("program", "one module", f"{len(records):,}")
+        module = records[0].module
+        if module_fingerprint(module) != chosen.fingerprint and needs_compilation(path, module, chosen.backend):
+            with suppress(DataError):  # `apply` says in what another module differs
+                module = before_layout_assignment(module, chosen.backend)
+        return apply(module, chosen).SerializeToString()

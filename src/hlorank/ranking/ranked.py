@@ -18,7 +18,7 @@ from hlorank.hlo.xla_process import INSTALL, has_jaxlib
 from hlorank.metrics import Float64, ranking
 from hlorank.ranking.inputs import GraphReader, InputGraph
 from hlorank.ranking.ranker import Ranker
-from hlorank.ranking.result import ranked_graph
+from hlorank.ranking.result import doubt_text, doubts, ranked_graph
 from hlorank.version import __version__
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class Ranking:
         collection: address of the collection that the model was trained on.
         scores: (configurations,) float64, larger = slower.
         top: the first configurations, as `hlorank rank --json` prints them.
+        doubts: why the ranking may mean little, as there.
     """
 
     graph: str
@@ -54,6 +55,7 @@ class Ranking:
     collection: str
     scores: Float64
     top: list[dict[str, Any]]
+    doubts: list[dict[str, Any]]
     _given: InputGraph
 
     @cached_property
@@ -108,7 +110,10 @@ def rank_program(program: Path, ranker: Ranker, model: str, top: int, candidates
     collection = str(ranker.collection)
     shown = ranked_graph(given, scores, ranking(scores), top, compare=not measured.measurements.withheld)
     warn_of_stages([shown], collection)
-    return Ranking(measured.name, model, collection, scores, shown["top"], given)
+    found = doubts(given, scores, spec)
+    for doubt in found:
+        _log.warning("%s: %s", program, doubt_text(doubt))
+    return Ranking(measured.name, model, collection, scores, shown["top"], found, given)
 
 
 def export(folder: Path, given: InputGraph, row: dict[str, Any], model: str, collection: str) -> list[Path]:

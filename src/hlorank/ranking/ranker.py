@@ -1,7 +1,7 @@
 """Ranking of the configurations of any graph with a trained model."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,9 @@ from hlorank.metrics import ranking
 from hlorank.models.scoring import load_trained
 from hlorank.partition.partitioners import partition_graph
 from hlorank.partition.segments import Partition
+
+if TYPE_CHECKING:
+    from hlorank.ranking.ranked import Ranking
 
 MEMORY_BYTES = 256 * 2**20
 """Default limit of the activations in memory while scoring."""
@@ -55,7 +58,7 @@ class Ranker:
     """
 
     def __init__(self, folder: Path, memory_bytes: int = MEMORY_BYTES, accelerator: str = "auto") -> None:
-        self._scorer = load_trained(folder, memory_bytes, accelerator)
+        self._scorer, self._folder = load_trained(folder, memory_bytes, accelerator), folder
         self.spec = self._scorer.spec
 
     @property
@@ -97,10 +100,21 @@ class Ranker:
         """
         return ranking(self.score(graph, configurations, extra, name=name))
 
+    def rank_program(self, program: Any, *, top: int = 10, candidates: int = 256, seed: int = 0) -> "Ranking":
+        """Rank the configurations of a program from fastest to slowest, as `hlorank.rank` does with this model."""
+        from hlorank.hlo.program_file import program_file
+        from hlorank.ranking.ranked import rank_program
+
+        with program_file(program) as path:
+            return rank_program(path, self, str(self._folder), top, candidates, seed)
+
     def _prepared(
         self, graph: Graph, configurations: Configurations, extra: Extra | None, name: str
     ) -> tuple[GraphFeatures, Partition | None]:
         """Return the features of a graph, and its segments if the model reads segments."""
+        if not hasattr(graph, "node_feat"):
+            expected = "a hlorank.data.graph.Graph; rank_program takes a program"
+            raise DataError("graph", expected, f"a {type(graph).__name__}")
         if isinstance(configurations, np.ndarray):
             configurations = self._checked(graph, configurations)
         count = len(configurations)
