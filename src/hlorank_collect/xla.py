@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from hlorank.hlo.entry_layouts import EntryLayouts, Order, demand, entry_layouts
 from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto
+from hlorank.hlo.source_lines import keep_origins
 
 TESTED = "0.10.2"
 Platform = Literal["cpu", "gpu", "tpu", "tpu-v2", "tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e"]
@@ -306,7 +307,7 @@ def _dumped(folder: Path, name: str) -> HloModuleProto:
     dumps = sorted(folder.glob(f"{name}.hlo.pb"))
     if not dumps:
         raise NotCapturedError(f"no dump {name} of the compiler for TPUs")
-    return _without_metadata(dumps[0])
+    return _captured(dumps[0])
 
 
 def dump_options(folder: str | Path, passes: str = "layout-assignment") -> dict[str, Any]:
@@ -322,8 +323,8 @@ def proposal_options(path: str | Path) -> dict[str, str]:
 def capture(module: bytes, platform: Platform = "cpu") -> bytes:
     """Return a module right before layout assignment, to which layout configurations refer.
 
-    On a GPU, convolutions are not yet calls of cuDNN in it. It has no metadata and no number, so that equal programs
-    give equal modules.
+    On a GPU, convolutions are not yet calls of cuDNN in it. It has no number, and of its metadata the origins only, so
+    that equal programs give equal modules.
     """
     if platform in TPUS:
         return capture_for_tpu(module, platform)[0].SerializeToString(deterministic=True)
@@ -333,14 +334,11 @@ def capture(module: bytes, platform: Platform = "cpu") -> bytes:
         after = next((i for i, dump in enumerate(dumps) if _NEXT_PASS.search(dump.name)), 0)
         if after == 0:
             raise NotCapturedError(f"no module before layout assignment among {len(dumps)} dumps of jaxlib")
-        return _without_metadata(dumps[after - 1]).SerializeToString(deterministic=True)
+        return _captured(dumps[after - 1]).SerializeToString(deterministic=True)
 
 
-def _without_metadata(dump: Path) -> HloModuleProto:
+def _captured(dump: Path) -> HloModuleProto:
     module = HloProto.FromString(dump.read_bytes()).hlo_module
     module.ClearField("id")
-    module.ClearField("stack_frame_index")
-    for computation in module.computations:
-        for instruction in computation.instructions:
-            instruction.ClearField("metadata")
+    keep_origins(module)
     return module

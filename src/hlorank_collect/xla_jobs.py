@@ -3,7 +3,7 @@
 import os
 import resource
 
-from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank.hlo.hlo_pb2 import HloModuleProto, TuningData
 from hlorank_collect.xla import Platform
 
 _PARSER_MEMORY = 8 * 2**30
@@ -52,6 +52,23 @@ def capture(data: bytes, platform: Platform) -> bytes:
     prepare(module)
     check_compilable(module)
     return compiled_layouts.capture(module, platform).SerializeToString()
+
+
+def optimize(data: bytes, platform: Platform) -> bytes:
+    """Return modules after all passes, serialized TuningData as `data`; an empty module where the compiler fails."""
+    from hlorank_collect import xla
+
+    _compile_for(platform)
+    results = TuningData()
+    for module in TuningData.FromString(data).modules:
+        try:
+            if platform in xla.TPUS:
+                results.modules.append(xla.optimize_for_tpu(module, platform)[0].SerializeToString())
+            else:
+                results.modules.append(xla.compile_module(module, platform).module())
+        except Exception:  # the compiler raises many classes
+            results.modules.append(b"")
+    return results.SerializeToString()
 
 
 def trace(_: bytes, function: str, arguments: str, stage: str, platform: Platform) -> bytes:

@@ -75,7 +75,7 @@ def test_rankings_are_those_of_the_ranker(
             for place, index in enumerate(order[:3], start=1)
         ]
         about = {"file": str(path), "graph": path.stem, "configurations": len(scores), "drawn": False, "stage": None}
-        assert graph == about | {"trained_on": None, "top": top}
+        assert graph == about | {"trained_on": None, "doubts": [], "top": top}
     assert not submitted
 
 
@@ -413,7 +413,7 @@ def test_the_ranked_module_is_that_of_the_function(
     rank = partial(cpu_rank.json, "--candidates", "5", "--export", "out")
     (function,) = rank("own_mlp:step", "--arguments", arguments)
     assert "own_mlp" not in sys.modules
-    assert (function["file"], function["graph"], caplog.messages[1:]) == ("own_mlp:step", "own_mlp-step", [])
+    assert (function["file"], function["graph"], caplog.messages[2:]) == ("own_mlp:step", "own_mlp-step", [])
     import jax
     import own_mlp  # type: ignore[import-not-found] # written by the test
 

@@ -28,7 +28,7 @@ from hlorank.fetch.hlo import check_names
 from hlorank.files import DataError, counted
 from hlorank.hlo.configurations import NothingToConfigureError
 from hlorank.ranking.rankers import fitting_ranker
-from hlorank.terminal import add_number, add_table_options
+from hlorank.terminal import add_number, add_table_options, min_int
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +68,13 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     drawn = parser.add_argument_group("candidates of a dump")
     add_number(drawn, "--candidates", 256, "layout configurations that are drawn, the first one the compiler's default")
     add_number(drawn, "--seed", 0, "seed of the candidates", 0)
+    drawn.add_argument(
+        "--verify",
+        type=min_int(1),
+        metavar="K",
+        help="compile the default and the first others, K in all: those that compile to the default's program give way "
+        "to the next ones, and the copies and transposes that the others add and remove are listed",
+    )
     drawn.add_argument("--save", type=Path, metavar="DIR", help="write the candidates to DIR/<graph>.npz")
     _add_output(parser.add_argument_group("output"))
     parser.set_defaults(run=run)
@@ -124,9 +131,12 @@ _opened = lru_cache(maxsize=1)(open_ranker)
 
 def _rank_program(program: Program, arguments: argparse.Namespace, folder: str) -> list[_Ranked | DataError]:
     """Rank the graphs of a program, and write their exports and candidates; an error takes the place of its ranking."""
+    import numpy as np
+
     from hlorank.metrics import ranking
     from hlorank.ranking.inputs import GraphReader
     from hlorank.ranking.result import doubts, ranked_graph
+    from hlorank.ranking.verify import verify
 
     ranker = _opened(folder, arguments.memory, arguments.accelerator)
     reader = GraphReader(
@@ -146,7 +156,15 @@ def _rank_program(program: Program, arguments: argparse.Namespace, folder: str) 
             measured = given.measured
             scores = ranker.score(measured.graph, measured.configurations, given.extra, name=measured.name)
             order = ranking(scores)
+            verified = None
+            if arguments.verify is not None:
+                verified = verify(given, order, arguments.verify)
+                order = order[~np.isin(order, [*verified.same, *verified.failed])]
             shown = ranked_graph(given, scores, order, arguments.top, compare=arguments.compare)
+            if verified is not None:
+                shown["verified"] = {"same_as_default": verified.same, "failed": verified.failed}
+                for row in shown["top"]:
+                    row["moves"] = verified.moves.get(row["configuration"])
             shown["doubts"] = doubts(given, scores, ranker.spec.features)
             shown |= {"file": program.label, "trained_on": ranker.spec.features.runtimes or None}
             shown |= write_outputs(given, shown["top"], arguments, str(ranker.collection))

@@ -39,11 +39,12 @@ _CHANGE_COLUMNS = {
     "shape": Column("shape", 2),
     "before": Column("layout before", 4),
     "after": Column("layout after"),
+    "origin": Column("operation and source", 5),
 }
 _MAX_CHANGES = 20
 _CSV = [
     *("graph", "rank", "configuration", "score"),
-    *("computation", "instruction", "opcode", "node", "tensor", "shape", "before", "after"),
+    *("computation", "instruction", "opcode", "node", "tensor", "shape", "before", "after", "origin"),
 ]
 
 
@@ -67,6 +68,8 @@ def _print_ranking(ranked: dict[str, Any], chosen: int, wide: bool) -> None:
     sys.stdout.write(f"{escape(ranked['graph'])}: the first {count} of {counted(total, 'configuration')}\n\n")
     print_table([*_COLUMNS.values()], [_cells(row) for row in ranked["top"]], wide)
     sys.stdout.write("".join(f"{line}\n" for line in ["", *_notes(ranked)]))
+    if "verified" in ranked:
+        _print_moves(ranked, chosen)
     if chosen <= count and "changes" in (row := ranked["top"][chosen - 1]):
         _print_changes(row, wide)
     sys.stdout.writelines(f"exported: {escape(file)}\n" for file in ranked.get("exported", []))
@@ -111,6 +114,24 @@ def _print_changes(row: dict[str, Any], wide: bool) -> None:
     print_table([*_CHANGE_COLUMNS.values()], rows, wide)
     if (more := len(changes) - _MAX_CHANGES) > 0:
         sys.stdout.write(f"and {more:,} more: --changes FILE or --json\n")
+
+
+def _print_moves(ranked: dict[str, Any], chosen: int) -> None:
+    """Print what compilation tells, and the copies that the configuration of rank `chosen` adds and removes."""
+    for key, what in (("same_as_default", "compile to the default's program"), ("failed", "do not compile")):
+        if configurations := ranked["verified"][key]:
+            sys.stdout.write(f"left out, as they {what}: {', '.join(map(str, configurations))}\n")
+    moves = ranked["top"][chosen - 1]["moves"] if chosen <= len(ranked["top"]) else None
+    if moves is None:
+        sys.stdout.write(f"rank {chosen} was not compiled: --verify has fewer\n")
+        return
+    sys.stdout.write(f"rank {chosen}, compiled: {moves['bytes']:+,} bytes of copies and transposes\n")
+    for sign, rows in (("+", moves["added"]), ("-", moves["removed"])):
+        for row in rows[:_MAX_CHANGES]:
+            times = f" x {row['count']}" if row["count"] > 1 else ""
+            sys.stdout.write(
+                f"  {sign} {row['opcode']} {row['shape']}{times}: {escape(row['origin'] or 'no origin')}\n"
+            )
 
 
 def _layout(dims: Sequence[int] | None) -> str:

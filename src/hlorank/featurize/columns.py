@@ -15,7 +15,7 @@ DIMS = slice(21, 21 + LAYOUT_DIMS)
 """Columns of a node's dimensions."""
 DIMS_PRODUCT = 28  # product of all dimensions, the seventh and later ones included
 # By column: invalid, pred, s8 to s64, u8 to u64, f16 to f64, bf16, c64, c128, tuple, opaque, token.
-_ELEMENT_BYTES = np.array([0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 0, 0, 0])
+ELEMENT_BYTES = np.array([0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 0, 0, 0])
 
 
 def node_columns(graph: Graph, options: FeaturizeConfig, extra: Extra | None) -> NDArray[np.float32]:
@@ -61,4 +61,4 @@ def node_layout(node_feat: NDArray[np.float32]) -> NDArray[np.int8]:
 def element_bytes(node_feat: NDArray[np.float32]) -> NDArray[np.int64]:
     """Return the size of an element of each node's result, (nodes,) int64; 0 for tuples, tokens and unknown types."""
     one_hot = node_feat[:, ELEMENT_TYPE.start : ELEMENT_TYPE.stop]
-    return np.asarray(np.where(one_hot.any(axis=1), _ELEMENT_BYTES[one_hot.argmax(axis=1)], 0))
+    return np.asarray(np.where(one_hot.any(axis=1), ELEMENT_BYTES[one_hot.argmax(axis=1)], 0))

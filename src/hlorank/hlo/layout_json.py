@@ -19,6 +19,7 @@ from hlorank.hlo.node_features import element_type
 from hlorank.hlo.program import flatten
 from hlorank.hlo.program_file import program_file
 from hlorank.hlo.reader import read_records
+from hlorank.hlo.source_lines import origin_text
 from hlorank.hlo.stage import before_layout_assignment, needs_compilation
 
 EXPECTED = "give the .json file that hlorank rank --export wrote; export a file of an earlier version again"
@@ -56,6 +57,8 @@ class NamedLayout:
     """Layout in the module, minor to major; None where the compiler has not chosen a layout yet."""
     after: list[int] | None
     """Layout in the configuration, minor to major; None where it is the compiler's choice."""
+    origin: str = ""
+    """Operation and line of the source that the instruction comes from, such as `jit(f)/dot_general (model.py:12)`."""
 
 
 class NamedNodes:
@@ -73,7 +76,7 @@ class NamedNodes:
             for node in node_ids.tolist()
             for tensors in [[node, *program.operands[node]][: len(LAYOUT_TENSORS)]]
         ]
-        self._assigned = assigned
+        self._assigned, self._module = assigned, module
 
     def layouts(self, configuration: Layouts) -> Iterator[list[NamedLayout]]:
         """Yield the layouts of each node's output and operands; `configuration` is (configurable nodes, 18)."""
@@ -89,6 +92,7 @@ class NamedNodes:
                     shape_text(instruction.shape),
                     [*instruction.shape.layout.minor_to_major] if self._assigned else None,
                     [dim for dim in layout if dim >= 0] or None,
+                    origin_text(self._module, instructions[0]),
                 )
                 for tensor, instruction, layout in zip(_TENSORS, instructions, row, strict=False)
             ]
@@ -152,14 +156,14 @@ def module_fingerprint(module: HloModuleProto) -> str:
     """
     program = flatten(module)
     instructions = [
-        (instruction.opcode, shape_text(instruction.shape), _attributes(instruction))
+        (instruction.opcode, shape_text(instruction.shape), attributes(instruction))
         for instruction in program.instructions
     ]
     calls = program.edge_index.tolist()  # with the operands
     return fingerprint([instructions, program.operands, calls, entry_layouts(module)])
 
 
-def _attributes(instruction: HloInstructionProto) -> list[str]:
+def attributes(instruction: HloInstructionProto) -> list[str]:
     """Return what an instruction does beside its opcode, such as the dimensions that a dot contracts."""
     fields = ((field.name, value) for field, value in instruction.ListFields() if field.name in _ATTRIBUTES)
     return [f"{name} {[*value] if name in _REPEATED else value}" for name, value in fields]

@@ -29,14 +29,17 @@ class LayoutSpace:
     Attributes:
         node_ids: (configurable nodes,) int64, increasing: convolutions, dots and reshapes of at most six dimensions.
         ranks: (configurable nodes, 3) int64: number of dimensions of the output and of the first two operands; 0 where
-            there is no such tensor, where its layout would not fit in six values, and where it is not for us to choose.
+            there is no such tensor, where its layout would not fit in six values, where it is not for us to choose, and
+            where fewer than two dimensions have another size than 1, as all orders are then one.
         orders: (node, its position in `node_ids`; tensor) -> the only orders of dimensions that the backend compiles,
             (orders, rank) int64, minor first; any order where there is no entry.
+        ones: (node, tensor) -> its dimensions of size 1, whose places in an order make no difference.
     """
 
     node_ids: Int64
     ranks: Int64
     orders: Mapping[tuple[int, int], Int64] = field(default_factory=dict)
+    ones: Mapping[tuple[int, int], frozenset[int]] = field(default_factory=dict)
 
     @property
     def nodes(self) -> int:
@@ -60,13 +63,19 @@ class LayoutSpace:
 
     def choices(self, node: int, tensor: int) -> int:
         """Return the number of orders that a tensor may have."""
-        orders = self.orders.get((node, tensor))
-        return math.factorial(int(self.ranks[node, tensor])) if orders is None else len(orders)
+        orders, ones = self.orders.get((node, tensor)), self.ones.get((node, tensor), ())
+        return math.factorial(int(self.ranks[node, tensor]) - len(ones)) if orders is None else len(orders)
 
     def draw(self, node: int, tensor: int, rng: np.random.Generator) -> Int64:
-        """Return a random order of the dimensions of a tensor, minor first."""
-        orders = self.orders.get((node, tensor))
-        return rng.permutation(self.ranks[node, tensor]) if orders is None else orders[rng.integers(len(orders))]
+        """Return a random order of the dimensions of a tensor, minor first; each has one form, see `ones`."""
+        if (orders := self.orders.get((node, tensor))) is not None:
+            return np.asarray(orders[rng.integers(len(orders))])
+        order, ones = rng.permutation(self.ranks[node, tensor]), self.ones.get((node, tensor))
+        if ones is None:
+            return order
+        row_major = np.arange(len(order))[::-1]
+        others = [dim for dim in order.tolist() if dim not in ones]
+        return row_major if others == sorted(others)[::-1] else np.array([*others, *sorted(ones)[::-1]])
 
     def check(self, configuration: Layouts) -> None:
         """Raise DataError if a layout is neither a permutation of its tensor's dimensions nor all -1."""
@@ -92,11 +101,16 @@ def layout_space(module: HloModuleProto) -> LayoutSpace:
     program = flatten(module)
     node_ids = default_layout(program)[0].node_ids
     ranks = np.zeros((len(node_ids), len(LAYOUT_TENSORS)), dtype=np.int64)
+    ones: dict[tuple[int, int], frozenset[int]] = {}
     for row, node in enumerate(node_ids.tolist()):
-        tensors = [node, *program.operands[node]][: len(LAYOUT_TENSORS)]
-        lengths = [len(program.instructions[tensor].shape.dimensions) for tensor in tensors]
-        ranks[row, : len(tensors)] = [length if length <= LAYOUT_DIMS else 0 for length in lengths]
-    return LayoutSpace(node_ids, ranks)
+        for number, tensor in enumerate([node, *program.operands[node]][: len(LAYOUT_TENSORS)]):
+            sizes = program.instructions[tensor].shape.dimensions
+            single = frozenset(dim for dim, size in enumerate(sizes) if size == 1)
+            if len(sizes) <= LAYOUT_DIMS and len(sizes) - len(single) > 1:
+                ranks[row, number] = len(sizes)
+                if single:
+                    ones[row, number] = single
+    return LayoutSpace(node_ids, ranks, ones=ones)
 
 
 def space_of(module: HloModuleProto, backend: str) -> LayoutSpace:
@@ -126,7 +140,7 @@ def tpu_layout_space(module: HloModuleProto) -> LayoutSpace:
             pair = [numbers.output_feature_dimension, numbers.output_batch_dimension]
             spatial = numbers.output_spatial_dimensions[::-1]
             orders[row, 0] = np.array([[*pair, *spatial], [*pair[::-1], *spatial]])
-    return LayoutSpace(space.node_ids, ranks, orders)
+    return LayoutSpace(space.node_ids, ranks, orders, space.ones)
 
 
 def configuration_name(configuration: Layouts) -> str:

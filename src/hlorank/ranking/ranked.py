@@ -126,6 +126,8 @@ def export(folder: Path, given: InputGraph, row: dict[str, Any], model: str, col
     backend = "" if given.stage is None else given.stage["backend"]
     about = {"hlorank": __version__, "model": model, "collection": collection, "backend": backend}
     configuration = to_configuration(given.module, layouts, about | {key: row[key] for key in ("rank", "score")})
+    if not configuration.instructions:
+        _log.warning("%s: every layout is the compiler's choice: the export changes nothing", given.measured.name)
     module = apply(given.module, configuration).SerializeToString()
     name = given.measured.name
     json_file, protobuf, text = (folder / f"{name}{suffix}" for suffix in (".json", ".hlo.pb", ".hlo.txt"))
