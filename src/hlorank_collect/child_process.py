@@ -67,7 +67,6 @@ def _work(task: Task, work: str, events: Connection, errors: Path) -> None:
     for path, number in ((Path(os.devnull), 1), (errors, 2)):
         with path.open("ab", buffering=0) as file:
             os.dup2(file.fileno(), number)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
     os.environ.update(environment(task.platform))
     if task.core is not None:
         os.sched_setaffinity(0, {task.core})
@@ -90,7 +89,10 @@ def _attempt(
     process = context.Process(target=_work, args=(task, work, writing, errors))
     # The end of the parent's main thread ends a child of another thread, which Python would wait for.
     process.daemon = threading.current_thread() is not threading.main_thread()
+    # Ctrl-C is for the parent, which ends the child: that inherits the mask, and hears none from its first moment.
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     process.start()
+    signal.pthread_sigmask(signal.SIG_SETMASK, masked)
     writing.close()
     try:
         while _arrives(reading, psutil.Process(process.pid), hang_seconds):

@@ -38,8 +38,8 @@ def opened(
     """
     if task.platform in xla.TPUS:
         own = TpuProgram(program, task.platform)
-        memory = task.memory(program.name) if isinstance(task, LayoutTask) else None
-        return own.module, own.space, partial(EstimatedLayouts, own, memory)
+        memory = task.memory(program.name, own.module)
+        return own.module, own.space, partial(EstimatedLayouts, own, memory, code_seconds=task.code_seconds)
     if task.platform == "tpu":
         if (found := xla.device_name("tpu")) != (wanted := xla.device_name(task.source)):
             raise ConfigError(f"{task.collection}: this machine has a {found}, not a {wanted}")
@@ -100,5 +100,5 @@ def measure_layouts(task: LayoutTask, report: Report) -> dict[str, Any]:
     }
     measured = LayoutConfigurations.from_chunks(configurations.node_ids, [layouts])
     record.write(npz, MeasuredGraph(program.name, graph, measured, record.measurements(times)), about)
-    task.memory(program.name).unlink(missing_ok=True)
+    task.memory(program.name, module).unlink(missing_ok=True)
     return about

@@ -1,10 +1,12 @@
 """Programs to measure: a traced module and example inputs for it, whatever they are written in; JAX functions."""
 
+import math
 import re
 import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -14,21 +16,31 @@ from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hlorank.config import ConfigError
 from hlorank.config.extension_point import search_working_folder
 from hlorank.hlo.entry_layouts import Order, entry_layouts
-from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank.hlo.hlo_pb2 import HloModuleProto, ShapeProto
+from hlorank.hlo.node_features import element_type
 from hlorank.hlo.xla_process import INSTALL
 from hlorank_collect import xla
 
 Function = Callable[..., Any]
 Arguments = tuple[Any, ...]
 
-_ELEMENTS = {
-    "pred": "bool", "s8": "int8", "s16": "int16", "s32": "int32", "u8": "uint8", "u16": "uint16", "u32": "uint32",
-    "f16": "float16", "bf16": "bfloat16", "f32": "float32",
+ELEMENT_TYPES = {
+    1: "bool", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "uint8", 7: "uint16", 8: "uint32", 9: "uint64",
+    10: "float16", 11: "float32", 12: "float64", 15: "complex64", 16: "bfloat16", 18: "complex128",
+    19: "float8_e5m2", 20: "float8_e4m3fn", 21: "int4", 22: "uint4", 23: "float8_e4m3b11fnuz",
+    24: "float8_e5m2fnuz", 25: "float8_e4m3fnuz", 26: "int2", 27: "uint2", 28: "float8_e4m3", 29: "float8_e3m4",
+    32: "float4_e2m1fn", 33: "float8_e8m0fnu",
 }  # fmt: skip
+"""Names of the element types that arrays can have, by xla.PrimitiveType; names that NumPy lacks are jax's."""
+_ELEMENTS = {element_type(ShapeProto(element_type=number)): name for number, name in ELEMENT_TYPES.items()}
+_WIDE = ("int64", "uint64", "float64", "complex128")  # which jax by default replaces by types of 32 bits
+_UNSIGNED_FLOATS = ("float8_e8m0fnu",)
+_PERIOD = 1_000_003  # floats that are drawn; a large array repeats them, as drawing takes longer than running. A prime
 _SHAPE = re.compile(rf"({'|'.join(_ELEMENTS)})\[((?:\d+(?:,\d+)*)?)\]")
 SCALE = 0.1
 """Standard deviation of example inputs: small enough for deep programs to stay finite."""
@@ -53,6 +65,32 @@ def error_line(error: Exception) -> str:
         return f"needs {found[1]} of {found[2]} of the device's memory"
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {text}"[:300].partition(", metadata=")[0].partition(" HLO: ")[0]
+
+
+def normal(element: str, size: Sequence[int], rng: np.random.Generator, *, positive: bool = False) -> NDArray[Any]:
+    """Return normal floats or complex numbers of an element type, or their absolute values."""
+    values: NDArray[Any] = SCALE * rng.standard_normal(min(math.prod(size), _PERIOD))
+    if positive or element in _UNSIGNED_FLOATS:
+        values = np.abs(values)
+    if "complex" in element:
+        values = values + SCALE * 1j * rng.standard_normal(len(values))
+    return np.resize(values.astype(element), size)
+
+
+def _with_values(arguments: Arguments) -> Arguments:
+    """Return pytrees with an array for each leaf that is a jax.ShapeDtypeStruct: normal floats (seed 0), or zeros."""
+    import jax
+
+    rng = np.random.default_rng(0)
+
+    def with_values(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.ShapeDtypeStruct):
+            return leaf
+        fraction = jax.numpy.issubdtype(leaf.dtype, jax.numpy.inexact)
+        return normal(leaf.dtype.name, leaf.shape, rng) if fraction else np.zeros(leaf.shape, leaf.dtype)
+
+    made: Arguments = jax.tree.map(with_values, arguments)
+    return made
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,23 +130,31 @@ class JaxProgram(Program):
     """A JAX function with its example arguments; `hlorank collect` and `autotune` take a module's as `module:name`."""
 
     build: Callable[[], tuple[Function, Arguments]]
-    """Function that returns the program and its example arguments, pytrees of arrays, equal at every call."""
+    """Function that returns the program and its example arguments, equal at every call: pytrees of arrays, or of
+    jax.ShapeDtypeStructs, whose values are drawn."""
+    wide: bool = False
+    """True for types of 64 bits, which jax by default replaces by types of 32 bits."""
 
     def trace(self, platform: xla.Platform) -> Traced:
         """Trace the function."""
         try:
+            import jax
+
             function, arguments = self.build()
-            module = xla.unoptimized_module(function, arguments, platform)
+            with jax.enable_x64(True) if self.wide else nullcontext():
+                module = xla.unoptimized_module(function, arguments, platform)
+        except ConfigError:
+            raise
         except Exception as error:  # the user's code may raise any exception
             if "lowering platform" in str(error):
                 raise SkippedError(f"it has side effects (calls of the host, which {platform} has none of)") from error
             raise SkippedError(f"it does not trace: {error_line(error)}") from error
         layouts = entry_layouts(HloModuleProto.FromString(module)).parameters
-        return Traced(module, partial(self.put, arguments, platform, layouts))
+        return Traced(module, lambda: self.put(_with_values(arguments), platform, layouts))
 
     def put(self, arguments: Sequence[Any], platform: xla.Platform, layouts: Sequence[Order] = ()) -> list[Any]:
         """Return the leaves of the arguments, which are pytrees."""
-        return xla.put(arguments, platform, layouts=layouts)
+        return xla.put(arguments, platform, wide=self.wide, layouts=layouts)
 
     def result(self) -> Callable[[Sequence[Any]], Any]:
         """Return the function that makes the pytree that the function returns."""
@@ -152,7 +198,7 @@ def user_program(reference: str, arguments: str | None) -> JaxProgram:
 
     `reference` is `module:name` of a function, or of a JaxProgram, which has its own arguments. `arguments` is
     `module:name` of the tuple of example arguments, or of a function that returns it; or their shapes as in HLO, such
-    as `f32[8,128] s32[8]`: then floats are normal (seed 0), integers and booleans are zeros.
+    as `f32[8,128] s64[8]`, which are taken as they are, also of 64 bits.
     """
     require_jax()
     function = _resolve("function", reference)
@@ -164,9 +210,10 @@ def user_program(reference: str, arguments: str | None) -> JaxProgram:
         raise ConfigError(f"function {reference!r}: a {type(function).__name__} is not callable; name a function")
     if arguments is None:
         raise ConfigError(f"program {reference!r}: needs --arguments, such as 'f32[8,128] s32[8]'")
-    make = _shaped(arguments) if "[" in arguments else _made_by(arguments)
+    wide, make = _shaped(arguments) if "[" in arguments else (False, _made_by(arguments))
     family = file_name(reference)
-    return JaxProgram(f"{family}-{file_name(arguments).strip('-')}", family, lambda: (function, make()))
+    name = f"{family}-{file_name(arguments).strip('-')}"
+    return JaxProgram(name, family, lambda: (function, make()), wide)
 
 
 def _resolve(role: str, reference: str) -> Any:
@@ -198,8 +245,9 @@ def _made_by(reference: str) -> Callable[[], Arguments]:
     return checked
 
 
-def _shaped(text: str) -> Callable[[], Arguments]:
-    shapes: list[tuple[str, tuple[int, ...]]] = []
+def _shaped(text: str) -> tuple[bool, Callable[[], Arguments]]:
+    """Return whether a text of shapes has types of 64 bits, and the function that makes the arguments."""
+    shapes: list[tuple[tuple[int, ...], str]] = []
     for word in text.split():
         if not (match := _SHAPE.fullmatch(word)):
             raise ConfigError(
@@ -207,13 +255,11 @@ def _shaped(text: str) -> Callable[[], Arguments]:
                 f"or s32[] (types: {', '.join(_ELEMENTS)}), separated by spaces"
             )
         element, sizes = match.groups()
-        shapes.append((_ELEMENTS[element], tuple(int(size) for size in sizes.split(",") if size)))
+        shapes.append((tuple(int(size) for size in sizes.split(",") if size), _ELEMENTS[element]))
 
     def make() -> Arguments:
-        rng = np.random.default_rng(0)
-        return tuple(
-            (SCALE * rng.standard_normal(shape) if "float" in element else np.zeros(shape)).astype(element)
-            for element, shape in shapes
-        )
+        import jax
 
-    return make
+        return tuple(jax.ShapeDtypeStruct(sizes, element) for sizes, element in shapes)
+
+    return any(element in _WIDE for _, element in shapes), make

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from multiprocessing.pool import ThreadPool
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress as ProgressBar
@@ -42,6 +43,7 @@ def run_tasks(
     hang_seconds: float,
     echo: Callable[[str], object],
     record: Callable[[str, str | None], object] = lambda *_: None,
+    show: Callable[[Mapping[str, Any]], object] = lambda _: None,
     check_machine: Callable[[], object] = machine.require_quiet,
     supervise: Callable[..., child_process.Outcome] = child_process.supervise,
 ) -> Summary:
@@ -52,6 +54,7 @@ def run_tasks(
         hang_seconds: seconds without a message after which a child process is killed.
         echo: called with one line per program.
         record: called with the name of each program, and the reason why it was left out; None if it is measured.
+        show: called with the result of each program, after its line.
         check_machine: called before the first program is measured; may end the run.
         supervise: measures one program.
     """
@@ -68,6 +71,7 @@ def run_tasks(
         echo(f"measured already: {counted(len(summary.present), 'program')}")
     supervise = partial(supervise, hang_seconds=hang_seconds)
     if waiting:
+        sys.stderr.write(f"{counted(len(waiting), 'program')} to measure\n")  # before seconds without a word
         check_machine()
     if all(task.platform in TPUS for task in waiting.values()):
         outcomes = in_threads(supervise, [*waiting.values()])
@@ -84,6 +88,8 @@ def run_tasks(
             result = task.summarize(outcome.about)
         left = timedelta(seconds=round((time.monotonic() - start) / number * (len(waiting) - number)))
         echo(f"[{number}/{len(waiting)}, {left} left] {name}: {result}")
+        if outcome.about is not None:
+            show(outcome.about)
     return summary
 
 
@@ -96,20 +102,27 @@ def _on_last_core(task: Task) -> Task:
 def _one_by_one(
     waiting: Mapping[str, Task], supervise: Callable[..., child_process.Outcome]
 ) -> Iterator[child_process.Outcome]:
-    """Measure programs, with a progress bar."""
+    """Measure programs, with a progress bar, or with a line for each stage where a terminal does not show it."""
+    terminal = sys.stderr.isatty()
     bar = ProgressBar(
         console=Console(stderr=True),
-        disable=not sys.stderr.isatty(),
+        disable=not terminal,
         speed_estimate_period=_SPEED_SECONDS,
         refresh_per_second=1,  # drawing takes CPU time from the measurements
     )
     with bar:
         shown = bar.add_task("", total=len(waiting))
+        stage = ""
         for number, (name, task) in enumerate(waiting.items()):
 
             def progress(step: Progress, name: str = name, number: int = number) -> None:
-                bar.update(shown, description=f"{name} ({step.stage})", completed=number + step.share)
+                nonlocal stage
+                if not terminal and stage != step.stage:
+                    sys.stderr.write(f"{name}: {step.stage}\n")
+                stage = step.stage
+                bar.update(shown, description=f"{name} ({stage})", completed=number + step.share)
 
+            progress(Progress("start"))
             yield supervise(_on_last_core(task), progress=progress)
             bar.update(shown, completed=number + 1)
 

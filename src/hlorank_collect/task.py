@@ -13,6 +13,7 @@ import numpy as np
 
 from hlorank.data.collection import Collection
 from hlorank.files import DataError, counted, fingerprint, read_json, sha256_file
+from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank_collect import record
 from hlorank_collect.modules.module_program import module_program
 from hlorank_collect.program import Program, user_program
@@ -46,6 +47,8 @@ class Task(ABC):
 
     work: ClassVar[str]
     """Function that measures the program in a child process, as `module:function`; it gets the task and a `Report`."""
+    code_seconds: ClassVar[float] = 1.0
+    """CPU time of code generation for a TPU, above which the program is estimated by its bytes."""
 
     program: str
     """Path of a file, or `module:name`."""
@@ -70,6 +73,10 @@ class Task(ABC):
     def is_complete(self, name: str) -> bool:  # noqa: ARG002 (subclasses use it)
         """Return True if the program of this name needs no further run; by default every program is run."""
         return False
+
+    def memory(self, name: str, module: HloModuleProto) -> Path | None:  # noqa: ARG002 (subclasses use it)
+        """Return the file of the estimates of a program that is not complete; None, the default, keeps none."""
+        return None
 
     @abstractmethod
     def summarize(self, about: Mapping[str, Any]) -> str:
@@ -131,7 +138,7 @@ class LayoutTask(Task):
 
     work = "hlorank_collect.measure_layouts:measure_layouts"
 
-    def memory(self, name: str) -> Path:
+    def memory(self, name: str, _: HloModuleProto) -> Path:
         """Return the file of the estimates of a program that is not complete."""
         return self.folder / f"{name}.{self.fingerprint}.partial"
 

@@ -40,6 +40,8 @@ _log = logging.getLogger(__name__)
 # On a GPU conv-rewriter, a few passes earlier, turns convolutions into calls of cuDNN. These lose their window on the
 # way into the compiler, and then end the process.
 _NEXT_PASS = re.compile(r"\.after_[\w-]*(layout-assignment|conv-rewriter)\.")
+# Nothing is run: LLVM optimizes nothing, and no pass before layout assignment reads these.
+_UNOPTIMIZED = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 _MODE = "mhlo.layout_mode"
 _LAYOUTS = re.compile(rb"mhlo\.(?:layout_mode|xla_entry_computation_parameter_layouts)")
 _NEEDED = re.compile(r"\(([\d.]+)([KMGT])\) exceeds available HBM")
@@ -329,7 +331,8 @@ def capture(module: bytes, platform: Platform = "cpu") -> bytes:
     if platform in TPUS:
         return capture_for_tpu(module, platform)[0].SerializeToString(deterministic=True)
     with tempfile.TemporaryDirectory(prefix="hlorank-dump-") as folder:
-        compile_module(module, platform, dump_options(folder, ".*"))
+        options = {**dump_options(folder), **_UNOPTIMIZED} if platform == "cpu" else dump_options(folder, ".*")
+        compile_module(module, platform, options)
         dumps = sorted(Path(folder).glob("*.hlo.pb"))
         after = next((i for i, dump in enumerate(dumps) if _NEXT_PASS.search(dump.name)), 0)
         if after == 0:

@@ -76,15 +76,14 @@ def trace(_: bytes, function: str, arguments: str, stage: str, platform: Platfor
     from hlorank.config import ConfigError
     from hlorank.hlo.reader import DUMPS
     from hlorank_collect import xla
-    from hlorank_collect.program import error_line, user_program
+    from hlorank_collect.program import SkippedError, error_line, user_program
 
     if platform in xla.TPUS:
         _compile_for(platform)
     try:
-        program, example = user_program(function, arguments).build()
-        module = xla.unoptimized_module(program, example, platform)
+        module = user_program(function, arguments).trace(platform).module
         return xla.capture(module, platform) if stage == DUMPS[0] else module
-    except ConfigError:
+    except (ConfigError, SkippedError):
         raise
-    except Exception as error:  # the user's code may raise any exception
-        raise ConfigError(f"it does not trace or compile: {error_line(error)}") from error
+    except Exception as error:  # the compiler raises many classes
+        raise ConfigError(f"it does not compile: {error_line(error)}") from error

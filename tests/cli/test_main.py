@@ -65,6 +65,16 @@ def test_an_error_of_the_program_is_raised(monkeypatch: pytest.MonkeyPatch) -> N
         main(["best"])
 
 
+def test_ctrl_c_ends_a_command_in_one_line(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    for place in ("hlorank.runs.find.best_runs", "hlorank.cli.main.make_parser"):
+        monkeypatch.setattr(place, interrupted)
+        out, error = call("best", status=130)
+        assert (out, error.count("\n")) == ("", 1)
+
+
 @pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Folder with one model that was never tracked or evaluated."""

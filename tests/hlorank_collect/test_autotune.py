@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import astuple
 from functools import partial
@@ -55,6 +56,29 @@ def test_without_a_model_candidates_are_measured_in_the_order_drawn(task: TuneTa
     shares = [step.share for step in steps]
     assert shares == sorted(shares)
     assert shares[-1] <= 1
+
+
+def test_what_was_tuned_is_kept_unless_the_settings_or_the_program_changed(task: TuneTask, programs: Path) -> None:
+    def tuned(**changes: Any) -> tuple[bool, list[str]]:
+        steps: list[Progress] = []
+        one = dataclasses.replace(task, **changes)
+        return one.summarize(tune_program.tune(one, steps.append)).startswith("tuned"), [step.stage for step in steps]
+
+    assert tuned()[0] is False
+    before = task.saved(task.load().name).read_bytes()
+    assert tuned() == tuned(time_limit=200.0) == (True, ["trace"])
+    assert task.saved(task.load().name).read_bytes() == before
+    assert tuned(budget=2)[0] is False
+    assert tuned(budget=2)[0] is True
+    own = programs / "user_programs.py"
+    own.write_text(own.read_text().replace("x.sum()", "2 * x.sum()"))
+    del sys.modules["user_programs"]
+    assert tuned(budget=2)[0] is False
+    prints, by_model = {task.fingerprint}, dataclasses.replace(task, model=str(programs))
+    for weights in "ab":
+        write_json(programs / "spec.json", {"weights_sha256": weights})
+        prints.add(by_model.fingerprint)
+    assert len(prints) == 3
 
 
 def test_a_model_proposes_the_candidates(task: TuneTask, linear_model: Callable[..., Path]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +17,14 @@ from hlorank.config import ConfigError
 from hlorank.data.collection import read_graph
 from hlorank.data.configurations import LayoutConfigurations
 from hlorank.files import DataError, read_json
+from hlorank.hlo.hlo_pb2 import HloModuleProto, ShapeProto
+from hlorank.hlo.node_features import element_type
 from hlorank_collect import machine
+from hlorank_collect.autotune import tune_program
+from hlorank_collect.autotune.search import Speedup
 from hlorank_collect.autotune.tuned import TuneTask
 from hlorank_collect.child_process import Outcome
-from hlorank_collect.program import SkippedError, user_program
+from hlorank_collect.program import ELEMENT_TYPES, JaxProgram, SkippedError, user_program
 from hlorank_collect.record import read_left_out
 from hlorank_collect.run_tasks import Summary, run_tasks
 from hlorank_collect.task import Task
@@ -59,9 +64,11 @@ def test_programs_are_measured_once(
     monkeypatch.setattr(machine, "busy_cores", lambda: 1.5)
     names = ["user_programs:dots", "user_programs:nothing"]
     out, errors = collect(*names, *SHAPES, "--allow-busy", status=1)
-    assert errors.startswith("error: user_programs-nothing-")
     ((name, reason),) = read_left_out(programs / "out")["layout:cpu:random"].items()
-    assert errors == f"error: {name}: {reason}\n"
+    assert name.startswith("user_programs-nothing-")
+    first, *steps, last = errors.splitlines()
+    assert (first, last) == ("2 programs to measure", f"error: {name}: {reason}")
+    assert [step.rpartition(": ")[2] for step in steps] == ["start", "trace", "compile", "measure", "start", "trace"]
     assert "busy" in caplog.text
     assert len(out.splitlines()) == 2
     files = sorted((programs / "out" / "layout" / "cpu" / "random").iterdir())
@@ -107,6 +114,7 @@ def test_of_folders_and_globs_what_works_is_measured(programs: Path, collect: Co
 @pytest.mark.usefixtures("no_children")
 def test_programs_are_tuned_and_run_again(programs: Path, autotune: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "busy_cores", lambda: 0.0)
+    monkeypatch.setattr(tune_program, "winner", lambda times, rng: (1, Speedup(1.5, 1.4, 1.6)))
     names = ["user_programs:nothing", "user_programs:dots"]
     out, errors = autotune(*names, *SHAPES, "--random", "--candidates", 9, "--top", 3, status=1)
     assert "user_programs-nothing" in errors
@@ -114,10 +122,15 @@ def test_programs_are_tuned_and_run_again(programs: Path, autotune: Command, mon
     (saved,) = (programs / "tuned").glob("*.json")
     about = read_json(saved)
     assert (about["candidates"], len(about["measured"]), about["rounds"]) == (9, 3, 5)
+    rows = [line.split() for line in out.splitlines() if " {" in line]
+    layouts = ["{" + ",".join(map(str, change["after"])) + "}" for change in about["changes"]]
+    instructions = [change["instruction"] for change in about["changes"]]
+    assert [(row[0], row[-1]) for row in rows] == [*zip(instructions, layouts, strict=True)] != []
+    assert {*instructions} == {one["instruction"] for one in about["configuration"]["instructions"]}
     (programs / "broken.json").write_text("[")
     shown, errors = autotune("--remeasure", "broken.json", saved, status=1)
-    assert errors.startswith("error: broken.json: ")
-    assert ("runs with the default in" if about["winner"] == "default" else "times as fast as the default") in shown
+    assert "\nerror: broken.json: " in errors
+    assert "times as fast as the default" in shown
 
 
 def test_a_model_may_be_one_of_mlflow(programs: Path, autotune: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,6 +164,7 @@ def test_a_real_model_is_tuned_with_one_example(programs: Path, autotune: Comman
         (["collect", "m:f", "--collection", "layout:xla:random"], "layout:xla:random"),
         (["collect", "m:f", "--collection", "tile:cpu"], "tile:cpu"),
         (["collect", "no-such.hlo"], "no-such.hlo: "),
+        (["collect", __file__, *SHAPES], "--arguments"),
         (["autotune", "--random"], "--remeasure"),
         (["autotune", "m:f", "--remeasure", "x.json"], "--remeasure"),
         (["autotune", "m:f", "--model", "nowhere"], "--model nowhere"),
@@ -175,6 +189,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(
 
 
 OWN = """
+import jax
 import numpy as np
 from hlorank_collect.program import JaxProgram
 
@@ -182,6 +197,7 @@ constant = 3.5
 
 def double(x, *rest): return 2 * x
 def arguments(): return (np.arange(3.0), {'table': np.eye(2)})
+def shapes(): return jax.ShapeDtypeStruct((3,), 'float32'), {'table': jax.ShapeDtypeStruct((2, 2), 'int64')}
 def no_tuple(): return [1.0]
 
 ready = JaxProgram('net.b2', 'net', lambda: (double, arguments()))
@@ -197,17 +213,35 @@ def module(user_module: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPa
     return "users_own"
 
 
+def inputs(made: JaxProgram) -> list[Any]:
+    return [np.asarray(array) for array in made.trace("cpu").inputs()]
+
+
 def test_arguments_by_shape(module: str) -> None:
     made = user_program(f"{module}:double", "f32[8,128] s32[8] pred[] bf16[4]")
-    function, (floats, integers, scalar, short) = made.build()
+    floats, integers, scalar, short = inputs(made)
     assert (floats.shape, floats.dtype) == ((8, 128), np.float32)
     assert floats.std() == pytest.approx(0.1, rel=0.1)
     np.testing.assert_array_equal(integers, np.zeros(8, dtype=np.int32), strict=True)
     np.testing.assert_array_equal(scalar, np.asarray(False), strict=True)
     assert (short.shape, str(short.dtype)) == ((4,), "bfloat16")
-    np.testing.assert_array_equal(function(floats), 2 * floats)
-    np.testing.assert_array_equal(made.build()[1][0], floats)
+    np.testing.assert_array_equal(inputs(made)[0], floats)
     assert (made.name, made.family) == ("users_own-double-f32-8-128-s32-8-pred-bf16-4", "users_own-double")
+
+
+def test_every_element_type_of_a_parameter_is_an_argument_and_shapes_get_values(module: str) -> None:
+    names = {element_type(ShapeProto(element_type=number)): name for number, name in ELEMENT_TYPES.items()}
+    made = user_program(f"{module}:double", " ".join(f"{name}[3]" for name in ("f32", *names)))
+    arrays = inputs(made)[1:]
+    assert [str(array.dtype) for array in arrays] == [*names.values()]
+    parameters = HloModuleProto.FromString(made.trace("cpu").module).host_program_shape.parameters[1:]
+    assert [parameter.element_type for parameter in parameters] == [*ELEMENT_TYPES]
+    small = "float4_e2m1fn"  # whose least number is 0.5
+    floats = {name for name in names.values() if ("float" in name or "complex" in name) and name != small}
+    assert {str(array.dtype) for array in arrays if array.any()} == floats
+    some, table = inputs(user_program(f"{module}:double", f"{module}:shapes"))
+    np.testing.assert_array_equal(some, inputs(user_program(f"{module}:double", "f32[3] s32[2,2]"))[0], strict=True)
+    np.testing.assert_array_equal(table, np.zeros((2, 2), dtype=np.int32), strict=True)
 
 
 @pytest.mark.parametrize(
@@ -234,9 +268,9 @@ def test_a_program_has_its_own_arguments_and_a_function_needs_shapes_or_a_tuple(
         user_program(f"{module}:ready", "f32[2]")
     with pytest.raises(ConfigError, match="needs --arguments"):
         user_program(f"{module}:double", None)
-    with pytest.raises(ConfigError, match="returned a list"):
-        user_program(f"{module}:double", f"{module}:no_tuple").build()
-    for shape in ("f32[?]", "f32[<=8]", "f64[2]", "f32[2,]", "f32[2]{0}"):
+    with pytest.raises(ConfigError, match=r"^arguments .* returned a list"):
+        user_program(f"{module}:double", f"{module}:no_tuple").trace("cpu")
+    for shape in ("f32[?]", "f32[<=8]", "f32[2,]", "f32[2]{0}"):
         with pytest.raises(ConfigError, match="not a shape") as raised:
             user_program(f"{module}:double", f"s32[1] {shape}")
         assert repr(shape) in str(raised.value)

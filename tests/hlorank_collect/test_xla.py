@@ -62,6 +62,23 @@ def test_modules_come_before_during_and_after_the_passes(captured: HloModuleProt
     assert before.count("transpose") == 1 < during.count("transpose")
 
 
+def test_of_a_cpu_only_the_module_that_is_read_is_dumped(
+    captured: HloModuleProto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dumped: list[list[str]] = []
+    compile_module = xla.compile_module
+
+    def counted(module: bytes, platform: xla.Platform, overrides: xla.Overrides) -> None:
+        compile_module(module, platform, {**overrides, "xla_dump_hlo_pass_re": ".*"} if dumped else overrides)
+        dumped.append([path.name for path in Path(str(overrides["xla_dump_to"])).glob("*.hlo.pb")])
+
+    monkeypatch.setattr(xla, "compile_module", counted)
+    module = xla.unoptimized_module(program, ARGUMENTS)
+    few, all_passes = (HloModuleProto.FromString(xla.capture(module)) for _ in range(2))
+    assert few == all_passes == captured
+    assert len(dumped[0]) == 4 < len(dumped[1])  # with the first and the last module
+
+
 def test_of_a_gpu_the_module_before_calls_of_cudnn_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Passes have the names of a GPU's dumps; conv-rewriter dumps nothing where nothing is convolved."""
 

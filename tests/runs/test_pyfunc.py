@@ -29,10 +29,12 @@ from hlorank.config import Config
 from hlorank.data.collection import Collection, graph_files, read_graph
 from hlorank.files import SPEC, WEIGHTS, DataError, read_json, sha256_file, write_json
 from hlorank.models.serialization import sealed
+from hlorank.ranking.ranked import rank_program
 from hlorank.ranking.ranker import Ranker
 from hlorank.runs import pyfunc
 from hlorank.runs.pyfunc import REQUIRED, log_package, make_request, rank_records, scoring_server
 from hlorank.stages.train import train
+from tests.graphs import matrix_product
 from tests.runs.conftest import run_of
 
 ROOT = Path(hlorank.__file__).parents[2]
@@ -96,9 +98,39 @@ def test_requests_of_extra_files_and_of_tiles(
 
 def test_too_much_is_refused_before_it_is_decoded(ranker: Ranker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("base64.b64decode", lambda *_, **__: pytest.fail("a graph was decoded"))
-    for count, top, key in ((1001, 1, "request: graphs"), (3, 66_667, "params: top"), (1, 0, "params: top")):
+    graphs, tops = "request: graphs", "params: top"
+    for count, top, key in ((0, 1, graphs), (1001, 1, graphs), (3, 66_667, tops), (1, 0, tops)):
         with pytest.raises(DataError, match=f"^{key}: expected at "):
             rank_records(ranker, [{"npz": "AAAA"}] * count, top)
+
+
+def test_programs_are_ranked_as_the_command_does_and_refused_where_they_do_not_compile(
+    ranker: Ranker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (path := tmp_path / "m.hlo.pb").write_bytes(matrix_product().SerializeToString())
+    (record,) = make_request([path])["dataframe_records"]
+    assert record == {"graph": "m", "program": encoded(path.read_bytes())}
+    (ranked,) = rank_records(ranker, [record], 2)
+    known = rank_program(path, ranker, "", 2, 256, 0)
+    assert (ranked["graph"], ranked["configurations"], ranked["top"]) == ("m", len(known.scores), known.top)
+    assert ranked["top"][1]["changes"]
+    assert not caplog.messages
+
+    def refused(program: object) -> str:
+        with pytest.raises(DataError, match=r"^mine: program") as caught:
+            rank_records(ranker, [{"graph": "mine", "program": program}], 2)
+        return str(caught.value).removeprefix("mine: program: ")
+
+    assert refused(5).startswith("expected a program as text")
+    assert "another text" in refused("no base64")
+    assert refused("").endswith("an empty file")
+    monkeypatch.setattr(pyfunc, "MAX_PROGRAM", len(path.read_bytes()) - 1)
+    assert refused(record["program"]).startswith("expected at most ")
+    monkeypatch.undo()
+    features = ranker.spec.features.model_copy(update={"collection": Collection.parse("layout:cpu:random")})
+    other = SimpleNamespace(spec=SimpleNamespace(features=features))
+    with pytest.raises(DataError, match=r"mine: program: file: .*entry_computation_id"):
+        rank_records(other, [{"graph": "mine", "program": record["program"]}])  # type: ignore[arg-type]
 
 
 def test_wrong_graphs_are_refused(ranker: Ranker, graphs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import argparse
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
@@ -50,7 +51,18 @@ def make_parser() -> argparse.ArgumentParser:
 
 @quiet_pipe()
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status: 2 for wrong usage and data, 1 for a file or store that fails."""
+    """Run a command and return its exit status: 2 for wrong usage and data, 1 for a file or store that fails.
+
+    It is 130 after Ctrl-C, as in shells.
+    """
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted: what is finished stays; the same command continues\n")
+        return 128 + signal.SIGINT
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     log = logging.StreamHandler()
     log.setFormatter(_Formatter("%(levelname)s: %(message)s"))
     logging.basicConfig(handlers=[log])

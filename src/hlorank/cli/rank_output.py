@@ -71,7 +71,8 @@ def _print_ranking(ranked: dict[str, Any], chosen: int, wide: bool) -> None:
     if "verified" in ranked:
         _print_moves(ranked, chosen)
     if chosen <= count and "changes" in (row := ranked["top"][chosen - 1]):
-        _print_changes(row, wide)
+        place = f"rank {row['rank']}, configuration {row['configuration']}"
+        print_changes(place, row["changes"], "--changes FILE or --json", wide)
     sys.stdout.writelines(f"exported: {escape(file)}\n" for file in ranked.get("exported", []))
 
 
@@ -100,9 +101,8 @@ def _notes(ranked: dict[str, Any]) -> Iterator[str]:
     yield f"slowdown of the first {metrics['slowdown_1']:.2%}, of the best of five {metrics['slowdown_5']:.2%}"
 
 
-def _print_changes(row: dict[str, Any], wide: bool) -> None:
-    changes = row["changes"]
-    place = f"rank {row['rank']}, configuration {row['configuration']}"
+def print_changes(place: str, changes: Sequence[dict[str, Any]], complete: str, wide: bool = False) -> None:
+    """Print the first layouts that a configuration changes; `complete` names what has all of them."""
     if not changes:
         sys.stdout.write(f"\n{place}: every layout is the compiler's choice\n")
         return
@@ -113,7 +113,7 @@ def _print_changes(row: dict[str, Any], wide: bool) -> None:
         rows.append(cells(_CHANGE_COLUMNS, change | layouts))
     print_table([*_CHANGE_COLUMNS.values()], rows, wide)
     if (more := len(changes) - _MAX_CHANGES) > 0:
-        sys.stdout.write(f"and {more:,} more: --changes FILE or --json\n")
+        sys.stdout.write(f"and {more:,} more: {complete}\n")
 
 
 def _print_moves(ranked: dict[str, Any], chosen: int) -> None:

@@ -1,14 +1,17 @@
 """Rankers as models of MLflow: records of graphs in, rankings out; a package has a copy of this file as its code."""
 
 import base64
+import logging
 import reprlib
 import shutil
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,18 +21,22 @@ import pandas as pd
 from mlflow.environment_variables import MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT
 from mlflow.models import Model, ModelSignature
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
-from mlflow.types.schema import Array, Object, Property
+from mlflow.types.schema import AnyType, Array, Object, Property
 
 import hlorank
 from hlorank.config import import_plugin
 from hlorank.data.collection import check_sizes
+from hlorank.data.configurations import LayoutConfigurations
 from hlorank.data.npz import NpzFile
 from hlorank.files import SPEC, WEIGHTS, DataError
 from hlorank.hlo.extra import extra_path
+from hlorank.hlo.reader import graph_name
+from hlorank.hlo.stage import TRAINED
+from hlorank.metrics import ranking
 from hlorank.models.serialization import Spec, checked_spec
-from hlorank.ranking.inputs import GraphReader
+from hlorank.ranking.inputs import GraphReader, InputGraph
 from hlorank.ranking.ranker import Ranker
-from hlorank.ranking.result import top_configurations
+from hlorank.ranking.result import ranked_graph
 
 TOP = 10
 MAX_TOP, MAX_GRAPHS = 200_000, 1000
@@ -37,9 +44,12 @@ MAX_TOP, MAX_GRAPHS = 200_000, 1000
 SIZES = {"nodes": 100_000, "edges": 1_000_000, "configurations": 200_000, "unpacked_bytes": 2**27}
 MAX_CHOICES, MAX_LAYOUTS = 2**25, 2**17
 """Limits of a graph: arguments of `check_sizes`, configurations times configurable nodes, and distinct layouts."""
-FIELDS = {"npz": True, "graph": False, "extra": False}
-"""Fields of a record, and whether each is required: the graph's npz file in base64, its name in the response and in
-errors, and its `.extra.npz` in base64 for a model that was trained with extra features."""
+MAX_PROGRAM, CANDIDATES = 2**24, 256
+"""Bytes of a program, and configurations that are drawn for it."""
+FIELDS = ("npz", "graph", "extra", "program")
+"""Fields of a record: the graph's npz file in base64, its name in the response and in errors, and its `.extra.npz` in
+base64 for a model that was trained with extra features; or a program, as text or in base64, in place of the npz file.
+"""
 REQUIRED = (
     "filelock", "joblib", "mlflow", "numpy", "pandas", "protobuf", "pydantic", "pydantic-core", "pymetis", "rich",
     "safetensors", "scipy", "torch", "torch-geometric",
@@ -50,21 +60,26 @@ REQUIRED = (
 def make_request(graphs: Sequence[Path], top: int = TOP) -> dict[str, Any]:
     """Return the body of a request, as JSON values, for `top` configurations of each graph.
 
-    The graphs are npz files; `<graph>.extra.npz` next to a file is sent with it.
+    The graphs are npz files, `<graph>.extra.npz` next to a file is sent with it, or programs.
     """
     records = []
     for path in graphs:
-        files = {"npz": path} | ({"extra": extra} if (extra := extra_path(path)).is_file() else {})
+        files, name = {"program": path}, graph_name(path)
+        if path.suffix == ".npz":
+            files, name = {"npz": path} | ({"extra": extra} if (extra := extra_path(path)).is_file() else {}), path.stem
         encoded = {field: base64.b64encode(file.read_bytes()).decode() for field, file in files.items()}
-        records.append({"graph": path.stem, **encoded})
+        records.append({"graph": name, **encoded})
     return {"dataframe_records": records, "params": {"top": top}}
 
 
 def rank_records(ranker: Ranker, records: Sequence[Mapping[Any, object]], top: int = TOP) -> list[dict[str, Any]]:
-    """Return `graph`, `configurations` and `top` of each graph as in `hlorank rank --json`, within the limits above."""
-    if len(records) > MAX_GRAPHS:
-        raise DataError("graphs", f"at most {MAX_GRAPHS:,} graphs", f"{len(records):,}", file="request")
-    if not 1 <= top <= MAX_TOP / max(1, len(records)):
+    """Return `graph`, `configurations` and `top` of each graph as in `hlorank rank --json`, within the limits above.
+
+    A program is compiled in a process of its own where the model needs that, and refused where it cannot be.
+    """
+    if not 1 <= len(records) <= MAX_GRAPHS:
+        raise DataError("graphs", f"at least 1, and at most {MAX_GRAPHS:,}", f"{len(records):,}", file="request")
+    if not 1 <= top <= MAX_TOP / len(records):
         raise DataError("top", f"at least 1, and at most {MAX_TOP:,} for all graphs together", top, file="params")
     return [_ranked(ranker, record, top) for record in records]
 
@@ -73,22 +88,70 @@ def _ranked(ranker: Ranker, record: Mapping[Any, object], top: int) -> dict[str,
     """Rank the graph of a record; errors name it and its field, as the client does not know the temporary file."""
     name, fields = str(record.get("graph") or ""), dict[str, str]()
     try:
-        with tempfile.TemporaryDirectory(prefix="hlorank-request-") as folder:
-            path = Path(folder, "graph.npz")
-            fields |= {str(path): "npz", str(extra_path(path)): "extra"}
-            for file, field in fields.items():
+        with tempfile.TemporaryDirectory(prefix="hlorank-request-") as folder, _silent():
+            path = Path(folder, "graph.npz" if (program := record.get("program")) is None else "program")
+            fields |= {str(path): "npz" if program is None else "program", str(extra_path(path)): "extra"}
+            if program is not None:
+                path.write_bytes(_program(program))
+            for file, field in fields.items() if program is None else ():
                 if field == "npz" or record.get(field) is not None:
                     Path(file).write_bytes(_decoded(field, record.get(field)))
                     with NpzFile(Path(file)) as arrays:
                         check_sizes(arrays, **SIZES)
-            reader = GraphReader(ranker.spec.features, SIZES["configurations"], 1, 0, MAX_CHOICES, MAX_LAYOUTS)
-            (given,) = reader.read(path)
+            limits = (SIZES["configurations"], CANDIDATES, 0, MAX_CHOICES, MAX_LAYOUTS)
+            given = _only(GraphReader(ranker.spec.features, *limits, compile_dumps=True).read(path), top)
         scores = ranker.score(given.measured.graph, given.measured.configurations, given.extra)
     except DataError as error:
         field = "" if error.file is None else fields.get(str(error.file), "extra")
         place = ": ".join(part for part in (name, field) if part)
         raise (error.in_file(place) if place else error) from None
-    return {"graph": name, "configurations": len(scores), "top": top_configurations(scores, top)}
+    ranked = ranked_graph(given, scores, ranking(scores), top, compare=False)
+    return {"graph": name, "configurations": len(scores), "top": ranked["top"]}
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Leave out warnings of programs, which would fill an output that nobody reads, and then stop the server."""
+    log = logging.getLogger("hlorank.hlo")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+def _only(graphs: Iterator[InputGraph], top: int) -> InputGraph:
+    """Return the only graph of a file; refuse a program that is not right before layout assignment, or too large."""
+    found = [*islice(graphs, 2)]
+    given = found[0]
+    if len(found) > 1:
+        raise DataError("modules", "one module", "several", file=given.file)
+    if (stage := given.stage) is not None:
+        if stage["not_compiled"] or stage["found"] != TRAINED or stage["other_backend"]:
+            why = stage["not_compiled"] or stage["other_backend"] or stage["found"]
+            raise DataError(
+                "file", f"a program that compiles to the stage {TRAINED} of the model", why, file=given.file
+            )
+        configurations = given.measured.configurations
+        nodes = len(configurations.node_ids) if isinstance(configurations, LayoutConfigurations) else 0
+        if min(top, CANDIDATES) * nodes > MAX_TOP:
+            expected = f"at most {MAX_TOP:,} configurable nodes of all configurations in the response"
+            raise DataError("top", expected, f"{min(top, CANDIDATES):,} x {nodes:,}", file=given.file)
+    return given
+
+
+def _program(value: object) -> bytes:
+    """Return the bytes of a program in base64, or as a text, which has blanks as base64 has not."""
+    if not isinstance(value, str):
+        raise DataError("program", "a program as text, or in base64", reprlib.repr(value))
+    try:
+        data = base64.b64decode(value, validate=True) if value.isascii() else value.encode()
+    except ValueError:
+        data = value.encode()
+    if len(data) > MAX_PROGRAM:
+        raise DataError("program", f"at most {MAX_PROGRAM:,} bytes", f"{len(data):,}")
+    return data
 
 
 def _decoded(field: str, value: object) -> bytes:
@@ -128,7 +191,7 @@ class RankingModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc] # MLflow sh
         """Return `rank_records` of the rows; a wrong request is an MlflowException, which the server returns as 400."""
         assert self._ranker is not None
         # Rows and columns of other names may be many; one row too many is enough for the error.
-        table = model_input.iloc[: MAX_GRAPHS + 1].filter(list(FIELDS))
+        table = model_input.iloc[: MAX_GRAPHS + 1].reindex(columns=[*FIELDS])
         # pandas writes NaN where a row lacks a column.
         records = table.astype(object).where(table.notna(), None).to_dict("records")
         if not self._one_at_a_time.acquire(timeout=self._seconds):
@@ -143,8 +206,9 @@ class RankingModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc] # MLflow sh
 
 def _signature() -> ModelSignature:
     text, number = DataType.string, DataType.long
-    columns = [ColSpec(text, name, required=required) for name, required in FIELDS.items()]
-    ranked = Object([Property("rank", number), Property("configuration", number), Property("score", DataType.double)])
+    columns = [ColSpec(text, name, required=False) for name in FIELDS]
+    fields = [Property("rank", number), Property("configuration", number), Property("score", DataType.double)]
+    ranked = Object([*fields, Property("changes", AnyType(), required=False)])
     response = [ColSpec(text, "graph"), ColSpec(number, "configurations"), ColSpec(Array(ranked), "top")]
     return ModelSignature(Schema(columns), Schema(response), ParamSchema([ParamSpec("top", number, TOP)]))
 

@@ -27,11 +27,13 @@ _COMPILE_SHARE = 0.8  # of the work, in the shown progress
 
 
 def tune(task: TuneTask, report: Report) -> dict[str, Any]:
-    """Tune one program in this process, write its JSON file, and return its content."""
+    """Tune one program in this process, unless it is already, write its JSON file, and return its content."""
     start = time.monotonic()
     report(Progress("trace"))
     program = task.load()
     module, space, compile_layouts = opened(task, program)
+    if (finished := task.finished(program.name, module)) is not None:
+        return finished
     rng = task.rng(program.name)
     report(Progress("rank"))
     graph = featurize(Record("program", Path(task.program), "", module, None), "layout")[0].graph
@@ -48,6 +50,8 @@ def tune(task: TuneTask, report: Report) -> dict[str, Any]:
     outcome["seconds"] = {"rank": round(ranked - start, 2), "all": round(time.monotonic() - start, 2)}
     about = task.result(program.name, module, candidates.layouts[best], outcome, candidates.score(best))
     write_json(task.saved(program.name), about)
+    if (memory := task.memory(program.name, module)) is not None:
+        memory.unlink(missing_ok=True)
     return about
 
 

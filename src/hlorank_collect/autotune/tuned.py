@@ -1,7 +1,7 @@
 """Tuned programs: tasks of the child processes, the file of a chosen configuration, and the program as a function."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,18 @@ import numpy as np
 from pydantic import ConfigDict
 
 from hlorank.config import Section, read_section
-from hlorank.files import DataError
+from hlorank.files import SPEC, DataError, fingerprint, read_json, sha256_file
 from hlorank.hlo.entry_layouts import entry_layouts
 from hlorank.hlo.hlo_pb2 import HloModuleProto
-from hlorank.hlo.layout_json import EXPECTED, ModuleConfiguration, module_layouts, to_configuration
-from hlorank.hlo.layout_space import Layouts, configuration_name
+from hlorank.hlo.layout_json import (
+    EXPECTED,
+    ModuleConfiguration,
+    NamedNodes,
+    module_fingerprint,
+    module_layouts,
+    to_configuration,
+)
+from hlorank.hlo.layout_space import Layouts, configuration_name, layout_space
 from hlorank.version import __version__
 from hlorank_collect import record, xla
 from hlorank_collect.compiled_layouts import Attempts, CompiledLayouts, captured, compile_constrained, configurable
@@ -53,6 +60,7 @@ class TuneTask(Task):
     """One program to tune; `configurations` is the number of candidates, `rounds` that of measuring the finalists."""
 
     work = "hlorank_collect.autotune.tune_program:tune"
+    code_seconds = 60.0
 
     model: str | None = None
     """Folder of a trained model; None measures random candidates."""
@@ -67,14 +75,35 @@ class TuneTask(Task):
             f"{len(about['measured'])} of {about['candidates']} candidates {about['runtimes']}, "
             f"{len(about['left_out'])} left out, {about['seconds']['all']:.0f} s"
         )
+        done = "tuned already: " if about.get("finished") else ""
         if about["speedup"] is None:
-            return f"keeps the default: no candidate works; {effort}"
+            return f"{done}keeps the default: no candidate works; {effort}"
         kept = "keeps the default: the best candidate is " if about["winner"] == "default" else ""
-        return f"{kept}{_times(about)}; {effort}"
+        return f"{done}{kept}{_times(about)}; {effort}"
 
     def saved(self, name: str) -> Path:
         """Return the JSON file of the program of this name."""
         return Path(self.output) / f"{name}.json"
+
+    def memory(self, name: str, module: HloModuleProto) -> Path | None:
+        """Return the file of the estimates of a search that is not complete."""
+        return Path(self.output) / f"{name}.{fingerprint([self.fingerprint, module_fingerprint(module)])}.partial"
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the settings that decide the result; date, place and time limit are not among them."""
+        model = None if self.model is None else sha256_file(Path(self.model) / SPEC)  # which has that of the weights
+        return fingerprint([super().fingerprint, model, self.budget])
+
+    def finished(self, name: str, module: HloModuleProto) -> dict[str, Any] | None:
+        """Return the content of the JSON file if this module was tuned with the same settings, else None."""
+        try:
+            about = read_json(self.saved(name))
+            known = read_saved(self.saved(name)).configuration.fingerprint
+        except DataError:
+            return None
+        same = about.get("fingerprint") == self.fingerprint and known == module_fingerprint(module)
+        return {**about, "finished": True} if same else None
 
     def result(
         self, name: str, module: HloModuleProto, layouts: Layouts, outcome: Mapping[str, Any], score: float | None
@@ -85,6 +114,7 @@ class TuneTask(Task):
         about = {"hlorank": __version__, "model": self.reference or "random", "backend": self.source, **ranked}
         return {
             "name": name,
+            "fingerprint": self.fingerprint,
             "program": self.program,
             "arguments": self.arguments,
             "platform": self.platform,
@@ -94,6 +124,9 @@ class TuneTask(Task):
             **outcome,
             "winner": configuration_name(layouts) if changed else "default",
             "configuration": to_configuration(module, layouts, about).model_dump(mode="json"),
+            "changes": [
+                asdict(change) for change in NamedNodes(module, layout_space(module).node_ids).changes(layouts)
+            ],
             **record.conditions(self.platform),
         }
 
@@ -112,6 +145,9 @@ class ApplyTask(TuneTask):
     def saved(self, name: str) -> Path:
         """Return the JSON file of the program of this name, which is not that of a search."""
         return super().saved(f"{name}.applied")
+
+    def memory(self, *_: object) -> None:
+        """Keep no estimates, of which there are two."""
 
     def chosen(self) -> ModuleConfiguration:
         """Read the configuration; raise DataError if the file is damaged."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hlorank.cli.programs import collection_of
+from hlorank.cli.rank_output import print_changes
 from hlorank.config import ConfigError, read_section
 from hlorank.files import DataError
 from hlorank.hlo.layout_json import EXPECTED, ModuleConfiguration
@@ -97,6 +99,11 @@ def _model(reference: str) -> tuple[str, str]:
     return str(folder), backend
 
 
+def _print_winner(about: Mapping[str, Any]) -> None:
+    if about["changes"]:
+        print_changes(about["name"], about["changes"], "changes in the JSON file")
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Tune programs; failed programs are named at the end, and the status is then 1."""
     from hlorank_collect.autotune.tuned import ApplyTask, TuneTask, remeasure_tasks
@@ -124,5 +131,5 @@ def run(arguments: argparse.Namespace) -> int:
         settings |= {"model": model, "reference": arguments.model, "budget": arguments.top}
         tasks = [TuneTask(**program, **settings) for program in programs]
     supervision = common.supervision(arguments, *(task.platform for task in tasks))
-    left_out = run_tasks(tasks, **supervision).left_out if tasks else {}
+    left_out = run_tasks(tasks, **supervision, show=_print_winner).left_out if tasks else {}
     return common.status(broken | left_out)

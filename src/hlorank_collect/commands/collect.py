@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
@@ -102,8 +101,4 @@ def run(arguments: argparse.Namespace) -> int:
     settings = common.task_settings(arguments, str(collection))
     tasks = [kind(**program, **settings, attached=backend == "tpu") for program in programs]
     record = partial(record_left_out, arguments.out, collection)
-    try:
-        return common.status(run_tasks(tasks, **common.supervision(arguments, backend), record=record).left_out)
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted: what is finished stays; the same command continues\n")
-        return 130  # as shells do
+    return common.status(run_tasks(tasks, **common.supervision(arguments, backend), record=record).left_out)

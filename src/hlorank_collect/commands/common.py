@@ -63,9 +63,9 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     cores = os.sched_getaffinity(0)
     if arguments.core is not None and arguments.core not in cores:
         raise ConfigError(f"--core {arguments.core}: expected one of {sorted(cores)}")
-    for program in arguments.program:
-        if arguments.arguments is not None and not is_function(program):
-            raise ConfigError(f"program {program!r}: takes no --arguments, which only module:function needs")
+    if arguments.arguments is not None and not any(map(is_function, arguments.program)):
+        found = ", ".join(map(repr, arguments.program)) or "no program"
+        raise ConfigError(f"--arguments: only for module:function, such as mymod:step; found {found}")
 
 
 def check_output(folder: Path) -> None:

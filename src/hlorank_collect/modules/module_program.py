@@ -19,20 +19,10 @@ from hlorank.hlo.reader import graph_name, read_records
 from hlorank_collect import xla
 from hlorank_collect.machine import memory_limit
 from hlorank_collect.modules.dataflow import Dataflow, Demand, Value, demands, leaves
-from hlorank_collect.program import SCALE, Program, SkippedError, Traced, file_name
+from hlorank_collect.program import ELEMENT_TYPES, Program, SkippedError, Traced, file_name, normal
 
-ELEMENT_TYPES = {
-    1: "bool", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "uint8", 7: "uint16", 8: "uint32", 9: "uint64",
-    10: "float16", 11: "float32", 12: "float64", 15: "complex64", 16: "bfloat16", 18: "complex128",
-    19: "float8_e5m2", 20: "float8_e4m3fn", 21: "int4", 22: "uint4", 23: "float8_e4m3b11fnuz",
-    24: "float8_e5m2fnuz", 25: "float8_e4m3fnuz", 26: "int2", 27: "uint2", 28: "float8_e4m3", 29: "float8_e3m4",
-    32: "float4_e2m1fn", 33: "float8_e8m0fnu",
-}  # fmt: skip
-"""Names of the element types that arrays can have, by xla.PrimitiveType; names that NumPy lacks are jax's."""
-_PERIOD = 1_000_003  # floats that are drawn; a large array repeats them, as drawing takes longer than running. A prime
 _KEYS = (2, 4)  # words of a key of random numbers
 _U32 = 8
-_UNSIGNED_FLOATS = ("float8_e8m0fnu",)
 _COLLECTIVES = (
     "all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute", "ragged-all-to-all",
     "reduce-scatter",
@@ -101,13 +91,7 @@ def draw(shape: ShapeProto, demand: Demand, rng: np.random.Generator) -> NDArray
     """Return an array: normal floats, small integers or integers that index, booleans, or words of a key."""
     name, size = ELEMENT_TYPES[shape.element_type], tuple(shape.dimensions)
     if "float" in name or "complex" in name:
-        count = min(math.prod(size), _PERIOD)
-        values: NDArray[Any] = SCALE * rng.standard_normal(count)
-        if demand.positive or name in _UNSIGNED_FLOATS:
-            values = np.abs(values)
-        if "complex" in name:
-            values = values + SCALE * 1j * rng.standard_normal(count)
-        return np.resize(values.astype(name), size)
+        return normal(name, size, rng, positive=demand.positive)
     if shape.element_type == _U32 and demand.bound is None and size and size[-1] in _KEYS:
         return rng.integers(0, 2**32, size, dtype=np.uint32)
     bound = 2 if demand.bound is None else demand.bound

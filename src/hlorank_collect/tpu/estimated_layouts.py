@@ -16,12 +16,12 @@ from hlorank.hlo.layout_space import Float64, Layouts, configuration_name
 from hlorank_collect import machine, xla
 from hlorank_collect.compiled_layouts import Attempts, Tried, check_pure, named_failures
 from hlorank_collect.program import Program
+from hlorank_collect.task import Task
 from hlorank_collect.tpu.estimate import BYTES_PARTS, CORES, PARTS, Cost, OptimizedModule
 from hlorank_collect.tpu.proposals import Assignment
 
 CODE = "code generation"
 """Name of the first compilation of the default, among those of configurations."""
-_CODE_SECONDS = {True: 1.0, False: 60.0}  # of a program of a collection, and of one that is tuned
 
 
 class TpuProgram(Assignment):
@@ -66,12 +66,15 @@ class EstimatedLayouts(Tried[Layouts, Cost]):
     """Costs of configurations of one program, each compiled once, in the place of `CompiledLayouts`.
 
     Costs are added to the file `memory`, and those in it are not computed again: the compiler ends the process on some
-    layouts. All costs are by bytes where code generation for the default takes more than a second of CPU time (a minute
-    without `memory`), or ends the process, which is then started again, with `CODE` among what is forbidden.
+    layouts. All costs are by bytes where code generation for the default takes more than `code_seconds` of CPU time,
+    or ends the process, which is then started again, with `CODE` among what is forbidden.
     """
 
-    def __init__(self, program: TpuProgram, memory: Path | None, attempts: Attempts) -> None:
+    def __init__(
+        self, program: TpuProgram, memory: Path | None, attempts: Attempts, code_seconds: float = Task.code_seconds
+    ) -> None:
         self._program, self._core, self._memory = program, CORES[program.platform], memory
+        self._code_seconds = code_seconds
         super().__init__(configuration_name, program.space.default, attempts)
         self.left_out.pop(CODE, None)
 
@@ -89,7 +92,7 @@ class EstimatedLayouts(Tried[Layouts, Cost]):
         by_bytes = CODE in self._attempts.forbidden if first else self._default.model == "bytes"
         if first and not by_bytes:
             self._attempts.before(CODE)
-            machine.limit_cpu(_CODE_SECONDS[self._memory is not None])
+            machine.limit_cpu(self._code_seconds)
         cost = self._program.cost(configuration, by_bytes=by_bytes)
         machine.limit_cpu(math.inf)
         if self._memory is not None:
