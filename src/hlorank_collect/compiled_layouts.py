@@ -22,7 +22,6 @@ from hlorank_collect.program import Program, SkippedError, error_line
 from hlorank_collect.task import Progress, Report
 from hlorank_collect.timing import Float64, Rounds, Timer, WrongOutputError, difference, has_nan
 
-Configuration = TypeVar("Configuration")
 Result = TypeVar("Result")
 _QUICK = Rounds(min=3, max=3)
 _MAX_MAPPINGS = 0.95  # share of the limit; an executable of a thousand kernels takes a share of about 0.02
@@ -113,17 +112,17 @@ class Attempts:
         return cls(lambda name: report(Progress("compile", name, min(next(done), share))), forbidden, deadline)
 
 
-class Tried(ABC, Generic[Configuration, Result]):
+class Tried(ABC, Generic[Result]):
     """Configurations of one program, each compiled once; `left_out` has those without a result, with their reasons.
 
     SkippedError is raised where the default has none.
     """
 
-    def __init__(self, name_of: Callable[[Configuration], str], default: Configuration, attempts: Attempts) -> None:
-        self._name, self._attempts = name_of, attempts
+    def __init__(self, default: Layouts, attempts: Attempts) -> None:
+        self._attempts = attempts
         self.left_out: dict[str, str] = dict(attempts.forbidden)
         self._results = self._known()
-        if (name := name_of(default)) not in self._results:
+        if (name := configuration_name(default)) not in self._results:
             attempts.before(None)
             try:
                 self._results[name] = self._compile(default)
@@ -136,12 +135,12 @@ class Tried(ABC, Generic[Configuration, Result]):
         return {}
 
     @abstractmethod
-    def _compile(self, configuration: Configuration) -> Result:
+    def _compile(self, configuration: Layouts) -> Result:
         """Return the result of a configuration, the default first; any exception says why there is none."""
 
-    def result(self, configuration: Configuration) -> Result | None:
+    def result(self, configuration: Layouts) -> Result | None:
         """Return the result of a configuration; None where it is left out, with the reason in `left_out`."""
-        name = self._name(configuration)
+        name = configuration_name(configuration)
         if name not in self._results and name not in self.left_out:
             if time.monotonic() > self._attempts.deadline:
                 self.left_out[name] = "the time limit"
@@ -154,25 +153,32 @@ class Tried(ABC, Generic[Configuration, Result]):
         return self._results.get(name)
 
 
-class Compiled(Tried[Configuration, xla.Executable]):
-    """Configurations of one module as executables, kept if their outputs equal the default's.
+def compile_constrained(
+    module: HloModuleProto, space: LayoutSpace, platform: xla.Platform, configuration: Layouts
+) -> xla.Executable:
+    """Compile a captured module with calls that demand the layouts of a configuration."""
+    return xla.compile_module(constrained(module, space, configuration).SerializeToString(), platform)
 
-    SkippedError is raised where the default fails, or one of its outputs holds NaN.
+
+class CompiledLayouts(Tried[xla.Executable]):
+    """Layout configurations of one program as executables, kept if their outputs equal the default's.
+
+    They are those of a function such as `compile_constrained`. SkippedError is raised where the default fails, or one
+    of its outputs holds NaN.
     """
 
     def __init__(
         self,
-        compile_one: Callable[[Configuration], xla.Executable],
-        name_of: Callable[[Configuration], str],
-        default: Configuration,
+        compile_one: Callable[[Layouts], xla.Executable],
+        space: LayoutSpace,
         inputs: Sequence[Any],
         attempts: Attempts,
     ) -> None:
-        self._compile_one, self._inputs = compile_one, inputs
+        self._compile_one, self._space, self._inputs = compile_one, space, inputs
         self._reference: list[Any] | None = None
-        super().__init__(name_of, default, attempts)
+        super().__init__(space.default, attempts)
 
-    def _compile(self, configuration: Configuration) -> xla.Executable:
+    def _compile(self, configuration: Layouts) -> xla.Executable:
         if machine.used_mappings() > _MAX_MAPPINGS and self._reference is not None:
             raise SkippedError("the limit of memory mappings; raise it: sysctl -w vm.max_map_count=1048576")
         executable = self._compile_one(configuration)
@@ -185,31 +191,10 @@ class Compiled(Tried[Configuration, xla.Executable]):
             raise WrongOutputError(wrong)
         return executable
 
-    def timer(self, configurations: Iterable[Configuration]) -> Timer:
+    def timer(self, configurations: Iterable[Layouts]) -> Timer:
         """Return a timer of configurations that have an executable, by their position."""
-        executables = [self._results[self._name(configuration)] for configuration in configurations]
+        executables = [self._results[configuration_name(configuration)] for configuration in configurations]
         return timing.timer_of(lambda index: executables[index].run(self._inputs))
-
-
-def compile_constrained(
-    module: HloModuleProto, space: LayoutSpace, platform: xla.Platform, configuration: Layouts
-) -> xla.Executable:
-    """Compile a captured module with calls that demand the layouts of a configuration."""
-    return xla.compile_module(constrained(module, space, configuration).SerializeToString(), platform)
-
-
-class CompiledLayouts(Compiled[Layouts]):
-    """Layout configurations of one program, as executables of a function such as `compile_constrained`."""
-
-    def __init__(
-        self,
-        compile_one: Callable[[Layouts], xla.Executable],
-        space: LayoutSpace,
-        inputs: Sequence[Any],
-        attempts: Attempts,
-    ) -> None:
-        self._space = space
-        super().__init__(compile_one, configuration_name, space.default, inputs, attempts)
 
     def same(self, configurations: Layouts) -> bool:
         """Return True if configurations that have an executable compile to one program."""

@@ -2,7 +2,6 @@
 
 import zlib
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -12,7 +11,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from hlorank.data.collection import Collection
-from hlorank.files import DataError, counted, fingerprint, read_json, sha256_file
+from hlorank.files import fingerprint, sha256_file
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank_collect import record
 from hlorank_collect.modules.module_program import module_program
@@ -159,52 +158,3 @@ class LayoutTask(Task):
             f"{about['measured']} configurations, {noise}, max / min {ratio:.2f}, default / best {gain:.2f}, "
             f"{len(about['left_out'])} left out, {sum(about['seconds'].values()):.0f} s"
         )
-
-
-@dataclass(frozen=True)
-class TileTask(Task):
-    """One program whose matrix products are measured; its collection is tile:<platform>.
-
-    Each product is written as soon as it is measured. A product that equals an earlier one, measured with the same
-    settings, is not measured again.
-    """
-
-    work = "hlorank_collect.tiles.measure_gemms:measure_gemms"
-
-    kernels: int = 3
-    """Maximum number of products of the program."""
-
-    def is_complete(self, name: str) -> bool:
-        """Return True if the program of this name has been measured with the same settings."""
-        try:
-            about = read_json(self.summary(name))
-        except DataError:
-            return False
-        return about.get("fingerprint") == self.fingerprint and all(
-            self.npz(kernel).exists() for kernel in about["kernels"]
-        )
-
-    def summarize(self, about: Mapping[str, Any]) -> str:
-        """Return one line about a measured program."""
-        kernels, left_out = about["kernels"].values(), Counter(about["left_out"])
-        taus = [kernel["split_half_tau"] for kernel in kernels if kernel["split_half_tau"] is not None]
-        parts = [counted(sum(about["harvested"].values()), "kernel"), f"measured {len(kernels)}"]
-        if taus:
-            parts.append(f"split-half tau {min(taus):.2f} to {max(taus):.2f}")
-        if left_out:
-            parts.append("left out " + ", ".join(f"{count} ({why})" for why, count in left_out.most_common()))
-        return "; ".join(parts)
-
-    def summary(self, name: str) -> Path:
-        """Return the JSON file with the results of all products of the program of this name."""
-        return self.folder / "programs" / f"{name}.json"
-
-    @property
-    def settings(self) -> str:
-        """Fingerprint of the settings on which the measurement of a product depends, for any program."""
-        return fingerprint([self.collection, self.configurations, self.seed, self.rounds])
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the settings that decide the result; date, place and time limit are not among them."""
-        return fingerprint([super().fingerprint, self.kernels])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -23,7 +22,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         commands,
         run,
         "collect",
-        "measure layouts or tiles of programs on the XLA backend of this machine",
+        "measure layouts of programs on the XLA backend of this machine",
         "Measures configurations of programs and writes them as npz files of the official schema, each next to a JSON "
         "file that describes its measurement. A program that was measured with the same settings is not measured "
         "again: to continue, give the same command.",
@@ -34,13 +33,12 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "--collection",
         default="layout:cpu:random",
         metavar="ADDRESS",
-        help="layout:<cpu|gpu>:<random|outputs|default|models> or tile:gpu; gpu was tried once. Runtimes of "
+        help="layout:<cpu|gpu>:<random|outputs|default|models>; gpu was tried once. Runtimes of "
         f"layout:<{'|'.join(TPUS)}>:... are estimates of the compiler for TPUs, or measured on a TPU of that "
         "generation, which is untried (default: %(default)s)",
     )
     what.add_argument("--out", type=Path, metavar="DIR", help="folder of the written tree")
-    add_number(what, "--configurations", 64, "number per program or kernel", 2)
-    add_number(what, "--kernels", 3, "number per program, for tiles")
+    add_number(what, "--configurations", 64, "number per program", 2)
     add_number(what, "--seed", 0, "seed of configurations, of rounds, and of the inputs of files", 0)
     how = parser.add_argument_group("measurement")
     limit = "round limit; measuring ends earlier where two halves of the rounds agree at a Kendall tau of 0.9"
@@ -52,9 +50,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 def _collection(address: str) -> Collection:
     collection = Collection.parse(address)
-    backends = ("cpu", "gpu", *TPUS) if collection.kind == "layout" else ("gpu",)
-    if collection.source not in backends:
-        raise ConfigError(f"--collection {address}: expected as source {' or '.join(backends)}")
+    if collection.kind != "layout" or collection.source not in ("cpu", "gpu", *TPUS):
+        raise ConfigError(f"--collection {address}: expected layout:<{'|'.join(('cpu', 'gpu', *TPUS))}>:<search>")
     return collection
 
 
@@ -81,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     from hlorank_collect.program import require_device, require_jax
     from hlorank_collect.record import read_left_out, record_left_out
     from hlorank_collect.run_tasks import run_tasks
-    from hlorank_collect.task import LayoutTask, Task, TileTask
+    from hlorank_collect.task import LayoutTask
 
     require_jax()
     collection = _collection(arguments.collection)
@@ -95,10 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     read_left_out(arguments.out)  # raises before anything is measured
     backend = "tpu" if _attached(arguments, collection) else collection.source
     require_device(backend)
-    kind: Callable[..., Task] = LayoutTask
-    if collection.kind == "tile":
-        kind = partial(TileTask, kernels=arguments.kernels)
     settings = common.task_settings(arguments, str(collection))
-    tasks = [kind(**program, **settings, attached=backend == "tpu") for program in programs]
+    tasks = [LayoutTask(**program, **settings, attached=backend == "tpu") for program in programs]
     record = partial(record_left_out, arguments.out, collection)
     return common.status(run_tasks(tasks, **common.supervision(arguments, backend), record=record).left_out)

@@ -62,7 +62,7 @@ class TpuProgram(Assignment):
         return OptimizedModule(HloModuleProto.FromString(generated)).cost
 
 
-class EstimatedLayouts(Tried[Layouts, Cost]):
+class EstimatedLayouts(Tried[Cost]):
     """Costs of configurations of one program, each compiled once, in the place of `CompiledLayouts`.
 
     Costs are added to the file `memory`, and those in it are not computed again: the compiler ends the process on some
@@ -75,7 +75,7 @@ class EstimatedLayouts(Tried[Layouts, Cost]):
     ) -> None:
         self._program, self._core, self._memory = program, CORES[program.platform], memory
         self._code_seconds = code_seconds
-        super().__init__(configuration_name, program.space.default, attempts)
+        super().__init__(program.space.default, attempts)
         self.left_out.pop(CODE, None)
 
     def _known(self) -> dict[str, Cost]:

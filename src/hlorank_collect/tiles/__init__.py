@@ -1,1 +1,0 @@
-"""Triton GEMM configurations: the tiles of XLA's GPU compiler for matrix products."""
