@@ -34,7 +34,6 @@ DECLARED = {name: requirement for group in GROUPS.values() for name, requirement
 EXTRAS = {
     "hlorank_collect": "collect",
     "hlorank/runs/search": "sweep",
-    "hlorank/runs/lightning_logger": "sweep",
     "hlorank/training/baselines/fit_trees": "rivals",
     "hlorank/compute": "ray",
     "hydra_plugins": "sweep",

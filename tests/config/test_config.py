@@ -1,6 +1,5 @@
 """conf/ fits the schema; a mistake is named with its key, its value and what is allowed; plugins are found."""
 
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from hlorank.config import (
     find,
     import_plugin,
     is_function,
-    load,
     parse,
 )
 from hlorank.fetch.origins import ORIGINS
@@ -118,17 +116,6 @@ def test_a_mistake_is_named_with_what_is_allowed(key: str, value: Any, message: 
     assert line.startswith(message)
 
 
-def test_all_mistakes_are_reported_at_once() -> None:
-    values = {"trainer.max_epochs": 0, "trainer.precison": "32-true", "seed": "???", "model.heads": "x"}
-    lines = mistakes(values)
-    assert sorted(line.partition(":")[0] for line in lines) == [
-        "model.heads=x",
-        "seed",
-        "trainer.max_epochs=0",
-        "trainer.precison",
-    ]
-
-
 @pytest.mark.parametrize(
     ("point", "key", "others"),
     [
@@ -163,13 +150,6 @@ def test_values_are_converted_and_frozen() -> None:
     assert config.model_dump(mode="json")["loss"] == {"listmle": 1.0, "mse": 2.0} | {"hinge": loss["hinge"]}
     with pytest.raises(ValueError, match="frozen"):
         config.trainer.max_epochs = 3
-
-
-def test_a_configuration_that_was_dumped_loads_as_itself() -> None:
-    config = load_composed(composed("loss=hinge"))
-    plain = json.loads(json.dumps(config.model_dump(mode="json")))
-    for values in (plain, OmegaConf.create(plain)):  # a DictConfig is no dict, but a mapping
-        assert load(values) == config
 
 
 def test_a_section_alone_is_parsed_below_its_prefix() -> None:

@@ -1,6 +1,7 @@
 """Graphs and runs for the tests of evaluation, made without files and trainings."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ from hlorank.data.collection import Collection
 from hlorank.evaluation.graph_report import WRONG, Row, per_graph_columns
 from hlorank.evaluation.report.trainings import TEXT, Run, Tracked
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
-from tests.graphs import layout_features
+from hlorank.metrics import BEST_TAU
+from tests.graphs import layout_features, make_features
 
 
 def make_graph(
@@ -25,13 +27,9 @@ def make_graph(
         configurations = layout_features(np.array([1]), layouts, sizes, codes)
     else:
         configurations = TileFeatures(np.arange(distinct, dtype=np.float32)[:, None])
-    return GraphFeatures(
+    return replace(
+        make_features(nodes=2, distinct=1),
         name=name,
-        node_feat=np.zeros((2, 1), dtype=np.float32),
-        opcode=np.zeros(2, dtype=np.uint8),
-        node_layout=np.full((2, 6), -1, dtype=np.int8),
-        edge_index=np.array([[1, 0]]),
-        node_splits=np.array([0, 2]),
         configurations=configurations,
         row_of=np.array(row_of),
         runtime=np.array(runtime),
@@ -63,7 +61,9 @@ def training(
     """Return a run with two epochs and the taus of graphs, tracked unless `seed` is None; tables are lists of rows."""
     taus = {"a": 0.5, "b": 0.7} if taus is None else taus
     settings = {"model.width": "64", "seed": str(seed), "output": f"models/{seed}", **changes.pop("settings", {})}
-    tracked = Tracked(f"{seed or 0:032x}", settings, "c0ffee", 62_685.0, 700 * 2**20, 54.25, 0.01, 0.625)
+    costs = {"parameters": 62_685.0, "step_memory_bytes": 700 * 2**20, "seconds": 54.25, "step_seconds": 0.01}
+    metrics = {BEST_TAU: 0.625, **{f"train/{name}": cost for name, cost in costs.items()}}
+    tracked = Tracked(f"{seed or 0:032x}", settings, "c0ffee", metrics)
     counts = {"families": 3.0, "agreeing": 3.0, "graphs": 9.0}
     point = {"split": "valid", "configuration": 0.0, "predicted_rank": 0.25, "measured_rank": 0.0}
     values: dict[str, Any] = {

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 
 from hlorank.data.collection import Collection
 from hlorank.evaluation.graph_report import (
@@ -19,7 +17,6 @@ from hlorank.evaluation.graph_report import (
     partial_correlations,
     predictions,
     properties,
-    rank_metrics,
     report_graph,
     wrong_pairs,
 )
@@ -69,17 +66,6 @@ def test_tile_metrics_rank_normalised_runtimes() -> None:
 def test_a_graph_with_nothing_to_rank_has_notes_alone(row_of: list[int], runtime: list[int], note: str) -> None:
     report = report_graph("layout", "test", make_graph(row_of, runtime), np.array(row_of, dtype=np.float64))
     assert ({report[name] for name in (*metric_names("layout"), "wrong", *WRONG)}, report["note"]) == ({None}, note)
-
-
-@settings(max_examples=30)
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 9)), min_size=2, max_size=30))
-def test_a_perfect_model_reaches_the_repeat_ceiling(rows: list[tuple[int, int]]) -> None:
-    row_of, runtime = np.array(rows).T
-    assume(runtime.min() < runtime.max())
-    median = {row: np.median(runtime[row_of == row]) for row in row_of}
-    scores = np.array([median[row] for row in row_of])
-    metrics = rank_metrics("layout", row_of, scores, runtime.astype(np.float64))
-    assert metrics["kendall_tau"] == pytest.approx(metrics["repeat_ceiling"])
 
 
 def test_predictions_are_shares_of_mean_ranks_and_span_the_measured_ranking() -> None:

@@ -73,12 +73,6 @@ def recorded(root: Path) -> dict[str, Any]:
     return dict(read_json(root / "downloads" / "archives.json"))
 
 
-def forget(root: Path) -> None:
-    """Remove the digest of train, as the message of an archive that differs from it advises."""
-    kept = {other: digest for other, digest in recorded(root).items() if other != TRAIN}
-    (root / "downloads" / "archives.json").write_text(json.dumps(kept))
-
-
 @pytest.fixture
 def served(server: Server) -> Server:
     server.files = archives()
@@ -115,7 +109,8 @@ def test_a_mirror_must_give_the_same_bytes(served: Server, tmp_path: Path) -> No
     for part in (TRAIN, digest(first)["sha256"], digest(second)["sha256"], "archives.json"):
         assert part in str(error.value)
     assert not (output / "train").exists()
-    forget(tmp_path)
+    kept = {other: digest for other, digest in recorded(tmp_path).items() if other != TRAIN}  # as the message advises
+    (tmp_path / "downloads" / "archives.json").write_text(json.dumps(kept))
     fetch(f"{served.base_url}/mirror", tmp_path, "train")
     assert (output / "train" / "train_0.npz").read_bytes() == npz(1, 50_000)
 
@@ -221,18 +216,14 @@ def test_a_folder_of_archives(tmp_path: Path) -> None:
     for _ in range(2):
         output = fetch(mine, tmp_path)
         assert set(contents(output)) == NPZ_NAMES | {"LICENSE", "MANIFEST.json"}
-        assert contents(mine) == before, "the user's archives stay"
+        assert contents(mine) == before
     (output / ".MANIFEST.json.abc.partial").write_text("killed")
     fetch(mine, tmp_path, "valid")
     assert set(contents(output)) == {"LICENSE", "MANIFEST.json", "valid/valid_0.npz", "valid/valid_1.npz"}
-    (mine / TRAIN).write_bytes(archives(seed=1)[TRAIN])
+    (mine / TRAIN).write_bytes(DAMAGED)
     with pytest.raises(DataError, match=f"{TRAIN}: content"):
         fetch(mine, tmp_path)
-    forget(tmp_path)
-    (mine / TRAIN).write_bytes(DAMAGED)
-    with pytest.raises(DataError, match=r"train_0\.npz: config_feat: .*damaged"):
-        fetch(mine, tmp_path)
-    assert (mine / TRAIN).exists()
+    assert (mine / TRAIN).exists(), "the user's archives stay"
 
 
 @pytest.mark.parametrize("below", ["", "npz", "npz_all", "npz_all/npz"])

@@ -125,7 +125,7 @@ def test_programs_are_tuned_and_run_again(programs: Path, autotune: Command, mon
     rows = [line.split() for line in out.splitlines() if " {" in line]
     layouts = ["{" + ",".join(map(str, change["after"])) + "}" for change in about["changes"]]
     instructions = [change["instruction"] for change in about["changes"]]
-    assert [(row[0], row[-1]) for row in rows] == [*zip(instructions, layouts, strict=True)] != []
+    assert [(row[0], row[-2]) for row in rows] == [*zip(instructions, layouts, strict=True)] != []
     assert {*instructions} == {one["instruction"] for one in about["configuration"]["instructions"]}
     (programs / "broken.json").write_text("[")
     shown, errors = autotune("--remeasure", "broken.json", saved, status=1)

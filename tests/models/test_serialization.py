@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -17,10 +16,8 @@ from hlorank.config import extension_point, import_plugin
 from hlorank.config.extension_point import plugin_digests
 from hlorank.files import SPEC, WEIGHTS, DataError, sha256_file
 from hlorank.models.cost_model import CostModel
-from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.serialization import ModelSpec, input_sizes, load_model, save_model, sealed
 from hlorank.version import __version__
-from tests.models.dense_form import embed_rows
 
 CPU = torch.device("cpu")
 
@@ -54,15 +51,6 @@ def test_plans_are_made_without_pytorch_and_loading_imports_no_compiler(saved: S
     subprocess.run([sys.executable, "-c", script, str(saved[0])], check=True)
 
 
-def test_a_loaded_model_gives_the_same_scores(saved: Saved, graphs: GraphLoader) -> None:
-    folder, model, spec = saved
-    (loaded,), loaded_spec = load_model(folder, CPU)
-    assert loaded_spec.model_dump(mode="json") == spec.model_dump(mode="json")
-    graph = graphs.open("valid", graphs.store.graphs("valid")[0])
-    for j in range(len(graph.segments)):
-        assert torch.equal(embed_rows(loaded, graph, j, np.arange(20)), embed_rows(model, graph, j, np.arange(20)))
-
-
 def test_files_are_plain_and_equal_for_equal_models(saved: Saved, tmp_path: Path) -> None:
     folder, model, spec = saved
     assert sorted(path.name for path in folder.iterdir()) == [SPEC, WEIGHTS]
@@ -78,7 +66,7 @@ def test_members_keep_their_order(spec: ModelSpec, tmp_path: Path) -> None:
     members = [CostModel(spec.model, input_sizes(spec.features), spec.aggregation) for _ in range(3)]
     save_model(tmp_path, members, spec)
     loaded, loaded_spec = load_model(tmp_path, CPU)
-    assert loaded_spec.members == 3
+    assert loaded_spec.model_dump(mode="json") == spec.model_dump(mode="json")
     for member, expected in zip(loaded, members, strict=True):
         assert not member.training
         torch.testing.assert_close(member.state_dict(), expected.state_dict(), rtol=0, atol=0)

@@ -1,5 +1,6 @@
 """Partition of one graph by every partitioner, on random and real graphs."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from hlorank.files import DataError
 from hlorank.partition.partitioners import PARTITIONERS, partition_graph
 from hlorank.partition.segment_store import segment_rows
 from hlorank.partition.segments import Partition, whole_graph
-from tests.graphs import layout_features
+from tests.graphs import layout_features, make_features
 
 algorithms = st.sampled_from(sorted(PARTITIONERS))
 
@@ -35,15 +36,12 @@ def layouts_of(node_ids: np.ndarray, codes: np.ndarray) -> LayoutFeatures:
 def features_of(
     nodes: int, edges: ArrayLike, splits: list[int], configurations: LayoutFeatures | TileFeatures | None = None
 ) -> GraphFeatures:
-    """Make features of a graph; those that a partition does not depend on are zero."""
+    """Make features of a graph; those that a partition does not depend on are random."""
     if configurations is None:
         configurations = layouts_of(np.zeros(1, np.int64), np.zeros((1, 1), np.uint8))
     distinct = len(configurations.codes if isinstance(configurations, LayoutFeatures) else configurations.feat)
-    return GraphFeatures(
-        name="graph",
-        node_feat=np.zeros((nodes, 0), dtype=np.float32),
-        opcode=np.zeros(nodes, dtype=np.uint8),
-        node_layout=np.full((nodes, 6), -1, dtype=np.int8),
+    return replace(
+        make_features(nodes=nodes, distinct=1),
         edge_index=np.array(edges, dtype=np.int64).reshape(-1, 2),
         node_splits=np.array(splits, dtype=np.int64),
         configurations=configurations,

@@ -80,7 +80,7 @@ def test_a_training_is_found_by_its_folder_and_by_its_run(make_run: MakeRun) -> 
     assert (of_store.place, of_store.method, of_store.spec) == (run_id, "linear_ranking", of_folder.spec)
     assert (of_store.history.equals(of_folder.history), of_store.tracked) == (True, of_folder.tracked)
     assert of_folder.tracked is not None
-    assert (of_folder.seed, of_folder.tracked.step_memory_bytes, of_folder.tracked.seconds) == ("7", 7, None)
+    assert (of_folder.seed, of_folder.tracked.metrics["train/step_memory_bytes"]) == ("7", 7)
     assert [run.place for run in find_runs([run_id, str(model)])] == [str(model)], "one run, whatever it is called"
 
     def score(folder: Path, collection: Collection, output: Path) -> None:

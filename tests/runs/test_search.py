@@ -120,15 +120,6 @@ def test_tpe_prefers_large_values(open_named: Callable[..., optuna.Study]) -> No
     assert sum(taus[14:]) > sum(taus[:10]) + 5, "the first 10 are random"
 
 
-@pytest.mark.parametrize(("trials", "prune", "pruned"), [(1, True, True), (2, True, False), (1, False, False)])
-def test_poor_trial_is_pruned(trials: int, prune: bool, pruned: bool, open_named: Callable[..., optuna.Study]) -> None:
-    study = open_named(prune=prune, prune_after_trials=trials)
-    for tau in (0.5, 0.1):
-        (trial := study.ask()).report(tau, 1)
-        assert trial.should_prune() == (pruned and tau < 0.5)
-        study.tell(trial, tau)
-
-
 def test_failed_trials_are_replaced(open_named: Callable[..., optuna.Study]) -> None:
     """A search ends when all trials fail, in whole batches, and tries again when it is resumed."""
     wrong = {"sweep.trial=1": None, "sweep.trial=2": math.nan}

@@ -122,7 +122,7 @@ def test_a_sweep_has_a_table_of_its_jobs(call: Call, client: MlflowClient, capsy
     assert parent.data.tags[SWEEP].startswith("method=full,gst seed=0,1 paths.")
     assert parent.info.run_name == f"sweep {parent.data.tags[SWEEP]}"[:250]
     assert parent.data.metrics == pytest.approx({"sweep/jobs": 4, "sweep/best_kendall_tau": 0.67166667})
-    assert parent.data.params == {"sweep/best/method": "full"}
+    assert parent.data.tags["sweep/best/method"] == "full"
     assert len(children(client, parent)) == 4
     rows = jobs(client, parent)
     assert list(rows[0]) == ["method", "seed", "valid_kendall_tau", "train_seconds", "state", "run_id"]
@@ -424,15 +424,11 @@ def test_every_launcher(name: str, start: Start, client: MlflowClient) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("search", [False, True])
-def test_a_killed_sweep_is_resumed(search: bool, start: Start, client: MlflowClient, config: Config) -> None:
-    """A killed sweep resumes its second training from its checkpoint."""
+def test_a_killed_search_is_resumed(start: Start, client: MlflowClient) -> None:
+    """It resumes its second training from its checkpoint."""
     arguments = ["sweep.name=k", "trainer.max_epochs=12", "trainer.steps_per_epoch=8", "trainer.patience=12"]
-    if search:
-        arguments += ["hparams_search=random", "hydra.sweeper.n_trials=3", "model.width=8", "model.blocks=1"]
-        arguments += ["loss=hinge", "trainer.weight_decay=0", "trainer.learning_rate=interval(1e-3, 1e-2)"]
-    else:
-        arguments += ["method=gst", "seed=0,1,2"]
+    arguments += ["hparams_search=random", "hydra.sweeper.n_trials=3", "model.width=8", "model.blocks=1"]
+    arguments += ["loss=hinge", "trainer.weight_decay=0", "trainer.learning_rate=interval(1e-3, 1e-2)"]
     process = start(*arguments)
 
     def epochs(run: Any) -> int:
@@ -459,8 +455,6 @@ def test_a_killed_sweep_is_resumed(search: bool, start: Start, client: MlflowCli
     assert running.info.run_id in runs
     assert f"epoch {steps + 2} of 12" in output
     assert "epoch 1 of 12" in output  # of those that had not begun
-    if not search:
-        assert output.count("has finished this training") == 1
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from itertools import combinations
 from pathlib import Path
 from typing import get_args
 
@@ -89,20 +88,6 @@ def test_known_weights() -> None:
     for available, expected in ((True, [1.0, 1, 1, 1]), (False, [0.0, 2, 0, 2])):  # gst and gst_one
         everything = np.full((4, 1), available)
         assert segment_weights(sampled(4, 1, 3), everything, 1.0, draws)[:, 0].tolist() == expected
-
-
-@pytest.mark.parametrize("keep", [1.0, 0.5, 0.2])
-@pytest.mark.parametrize("count", [1, 2])
-def test_the_expected_weight_of_every_segment_is_one(keep: float, count: int) -> None:
-    """Exactly: over all samples, and over draws on both sides of p."""
-    present = np.array([[True, False], [True, True], [False, False], [False, True], [True, False]])
-    expected = np.zeros(present.shape)
-    samples = list(combinations(range(5), count))
-    for chosen in samples:
-        for draw, probability in ((0.0, keep), (0.999999, 1 - keep)):
-            weights = segment_weights(sampled(5, *chosen), present, keep, np.full(5, draw))
-            expected += probability * weights / len(samples)
-    np.testing.assert_allclose(expected, 1, rtol=1e-12)
 
 
 @pytest.mark.parametrize("count", [1, 2])

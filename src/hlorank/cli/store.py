@@ -29,16 +29,16 @@ _TRAININGS = {
     "model": Column("model", 7),
 }
 _SHOWN = 8  # characters of a fingerprint
-_REGISTERED = (
-    Column("model"),
-    Column("version", number=True),
-    Column("champion"),
-    Column("method", 1),
-    Column("seed", 4, number=True),
-    Column("valid tau\n(evaluate)", 2, number=True),
-    Column("valid tau\n(training)", 3, number=True),
-    Column("data", 5),
-)
+_REGISTERED = {
+    "model": Column("model"),
+    "version": Column("version", number=True),
+    "champion": Column("champion"),
+    "method": Column("method", 1),
+    "seed": Column("seed", 4, number=True),
+    "evaluate": Column("valid tau\n(evaluate)", 2, number=True, form=".4f"),
+    "training": Column("valid tau\n(training)", 3, number=True, form=".4f"),
+    "data": Column("data", 5),
+}
 
 
 def add_best(commands: argparse._SubParsersAction[Any]) -> None:
@@ -96,7 +96,7 @@ def _register(arguments: argparse.Namespace) -> int:
     """Register models up to the first that cannot be registered, and print a row or a JSON object for each."""
     if arguments.champion and len(arguments.model) > 1:
         raise ConfigError(f"--champion: expected one model, found {len(arguments.model)}")
-    from hlorank.runs.registry import MEASURES, register
+    from hlorank.runs.registry import register
 
     done: list[Registration] = []
     try:
@@ -104,12 +104,10 @@ def _register(arguments: argparse.Namespace) -> int:
     finally:  # also of the models before one that cannot be registered
         rows: list[Sequence[str] | str] = []
         for model in (registrations := _final(done)):
-            taus = [f"{model.valid_tau[measure]:.4f}" if measure in model.valid_tau else "" for measure in MEASURES]
-            champion = "yes" if model.champion else "no"
-            rows.append([model.model, str(model.version), champion, model.method, model.seed, *taus, model.data])
-            rows.append(f"  {'' if model.new else 'registered before; '}{model.reason}")
+            shown = asdict(model) | model.valid_tau | {"champion": "yes" if model.champion else "no"}
+            rows += [cells(_REGISTERED, shown), f"  {'' if model.new else 'registered before; '}{model.reason}"]
         if done:
-            print_result(arguments, [*map(asdict, registrations)], _REGISTERED, rows)
+            print_result(arguments, [*map(asdict, registrations)], [*_REGISTERED.values()], rows)
     return 0
 
 

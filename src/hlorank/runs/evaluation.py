@@ -20,7 +20,6 @@ from hlorank.evaluation.graph_report import PER_GRAPH
 from hlorank.evaluation.report.trainings import Run, Score, Tracked, model_and_report_folders, read_run, scored
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import SPEC, DataError, code_digest, fingerprint, first_line, one_line, read_json, recorded_run
-from hlorank.metrics import BEST_TAU, TRAIN_SECONDS
 from hlorank.runs.find import RUN_ID, run_of_model
 from hlorank.runs.store import EVALUATION, FEATURES, MODEL, URI_VARIABLE, connect, existing_store, open_run
 from hlorank.runs.sweeps import job_names, job_table
@@ -93,16 +92,9 @@ def tracked(model: Path) -> Tracked | None:
         return None
     run_id, metrics = run.info.run_id, run.data.metrics
     of_members = [client.get_metric_history(run_id, key) for key in metrics if key.endswith(_STEP_MEMORY)]
-    return Tracked(
-        run_id=run_id,
-        settings=run.data.params,
-        commit=run.data.tags.get(MLFLOW_GIT_COMMIT),
-        parameters=metrics.get("train/parameters"),
-        step_memory_bytes=max((entry.value for history in of_members for entry in history), default=None),
-        seconds=metrics.get(TRAIN_SECONDS),
-        step_seconds=metrics.get("train/step_seconds"),
-        best_tau=metrics.get(BEST_TAU),
-    )
+    if memory := [entry.value for history in of_members for entry in history]:
+        metrics = {**metrics, _STEP_MEMORY: max(memory)}
+    return Tracked(run_id, run.data.params, run.data.tags.get(MLFLOW_GIT_COMMIT), metrics)
 
 
 def find_runs(names: Sequence[str], score: Score | None = None) -> list[Run]:

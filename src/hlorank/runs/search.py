@@ -188,10 +188,9 @@ class Search:
         """Record the result of a trial, unless the process of its training has pruned it."""
         from optuna.trial import TrialState
 
-        if self._trials()[number].state is TrialState.RUNNING:
-            failed = value is None or math.isnan(value)
-            self.study.tell(number, None if failed else value, TrialState.FAIL if failed else None)
-        trial = self._trials()[number]
+        failed = value is None or math.isnan(value)
+        state = TrialState.FAIL if failed else None
+        trial = self.study.tell(number, None if failed else value, state, skip_if_finished=True)
         result = trial.state.name.lower()
         if trial.state is TrialState.COMPLETE:
             best = self.study.best_trial

@@ -14,7 +14,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -260,17 +260,12 @@ class Sweep:
 
     def _log_best(self, jobs: int, seeds: pd.DataFrame) -> None:
         """Log the number of jobs, and the best mean over seeds with its settings, those of each collection."""
-        from mlflow.exceptions import MlflowException
-
         self._client.log_metric(self.run_id, "sweep/jobs", jobs)
         for row in (seeds.drop_duplicates(_COLLECTION) if _COLLECTION in seeds else seeds[:1]).to_dict("records"):
             place = f"sweep/{row.pop(_COLLECTION)}" if _COLLECTION in row else "sweep"
             self._client.log_metric(self.run_id, f"{place}/best_kendall_tau", row["mean"], step=jobs)
             for key in row.keys() - {"seeds", "mean", "standard_deviation"}:
-                for name in ("best", f"best of {jobs}"):  # a parameter cannot change when the sweep has grown
-                    with suppress(MlflowException):
-                        self._client.log_param(self.run_id, f"{place}/{name}/{key}", row[key])
-                        break
+                self._client.set_tag(self.run_id, f"{place}/best/{key}", row[key])  # a parameter cannot change
 
 
 _open: list[Sweep] = []

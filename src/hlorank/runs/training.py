@@ -8,12 +8,11 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import psutil
@@ -21,16 +20,13 @@ import psutil
 from hlorank import files
 from hlorank.config import Config, ConfigError, TrackingConfig
 from hlorank.data.collection import SPLITS
-from hlorank.metrics import BEST_TAU, EXPERIMENT, TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU
+from hlorank.metrics import BEST_TAU, EXPERIMENT, TRAIN_SECONDS
 from hlorank.runs import store
-from hlorank.runs.search import current_trial
+from hlorank.runs.search import current_trial, report
 from hlorank.runs.sweeps import chosen_experiment, claim, in_sweep, job_tags, short_value, task_overrides
+from hlorank.training.fit import Record, Report
 from hlorank.training.process_group import ProcessGroup
-from hlorank.training.setup import Setup, Trained, peak_memory_bytes
-
-if TYPE_CHECKING:  # Lightning takes seconds to import, which baselines must not pay
-    from lightning.pytorch.callbacks import Callback
-    from lightning.pytorch.loggers import Logger
+from hlorank.training.setup import Setup, Trained
 
 log = logging.getLogger(__name__)
 
@@ -78,78 +74,52 @@ class Metrics:
         self._file.unlink(missing_ok=True)
 
 
-@dataclass
-class TrainingRun:
-    """A training while it runs, as one of its ranks sees it."""
-
-    tau: float | None  # of a training that has finished, None to train
-    folder: Path  # of the checkpoints
-    ranks: ProcessGroup
-    logger: Callable[[str], Logger | None] = lambda _: None  # of a member, by its name
-    callbacks: Sequence[Callback] = ()
-    record: Callable[[Trained], None] | None = None  # only on the first rank
-
-    def save(self, trained: Trained | None) -> None:
-        """Save and log the result of rank 0, and tell the others its Kendall tau; all ranks must call it."""
-        if trained is not None and self.record is not None:
-            self.record(trained)
-        self.ranks.wait()  # baselines, head finetuning and the record take rank 0 alone some time
-        self.tau = self.ranks.broadcast(None if trained is None else trained.tau)
-
-
-@contextmanager
-def training(config: Config, setup: Setup, output: Path, ranks: ProcessGroup) -> Iterator[TrainingRun]:
-    """Open the run of a training, which no other process runs meanwhile, and whose output no other process writes.
+def run_training(
+    config: Config,
+    setup: Setup,
+    output: Path,
+    ranks: ProcessGroup,
+    fit: Callable[[Path, Record | None, Report | None], Trained | None],
+) -> float | None:
+    """Run a training, which no other process runs meanwhile, and whose output no other process writes.
 
     A training that has finished is not repeated in a sweep, by a process that waited for it, and under DVC without
-    --force, which may have been killed before it recorded the end. All ranks call this; only rank 0 writes.
+    --force, which may have been killed before it recorded the end. All ranks call this, and get the Kendall tau; only
+    rank 0 writes. `fit` trains, given the folder of checkpoints, and on rank 0 what it logs and reports with.
     """
-    run = TrainingRun(None, Path(config.paths.state) / "training" / setup.key, ranks)
-    with _opened(config, setup, output, run) if ranks.first else nullcontext():
+    folder, tau = Path(config.paths.state) / "training" / setup.key, None
+    with ExitStack() as locks:
+        if ranks.first:
+            names = {files.fingerprint(str(output.resolve())): f"a stage that writes {output}"}
+            names[setup.key] = "this training"
+            paths = {Path(config.paths.state) / files.LOCKS / name: work for name, work in names.items()}
+            waited = [locks.enter_context(files.one_process(path, work)) for path, work in paths.items()]
+            if in_sweep() or any(waited) or _continued_by_dvc():
+                tau = _finished(config.tracking, setup.key, output)
         ranks.wait()  # rank 0 may have waited for another process
-        run.tau = ranks.broadcast(run.tau)
-        if run.tau is None:
-            with ranks.agreed():
-                if not (run.folder / files.RUN).exists():
-                    lacks = "lacks the files of rank 0; name a folder that all ranks share"
-                    raise ConfigError(f"paths.state: {run.folder.parents[1]} {lacks}")
-        yield run
-
-
-@contextmanager
-def _opened(config: Config, setup: Setup, output: Path, run: TrainingRun) -> Iterator[None]:
-    """Take the locks of a training, and note its earlier result, or open its MLflow run."""
-    locks = Path(config.paths.state) / files.LOCKS
-    folder_lock = locks / files.fingerprint(str(output.resolve()))
-    with (
-        files.one_process(folder_lock, f"a stage that writes {output}") as waited_for_folder,
-        files.one_process(locks / setup.key, "this training") as waited_for_training,
-    ):
-        if in_sweep() or waited_for_folder or waited_for_training or _continued_by_dvc():
-            run.tau = _finished(config.tracking, setup.key, output)
-        if run.tau is not None:
-            shutil.rmtree(run.folder, ignore_errors=True)  # a process was killed between its record and this
-            yield
-            return
-        with _tracked(config, setup, run.folder) as run_id:
-            metrics = Metrics(run_id, run.folder / files.METRICS)
-
-            def logger(member: str) -> Logger:
-                from hlorank.runs.lightning_logger import RunLogger
-
-                return RunLogger(metrics, member)
-
-            run.logger, run.record = logger, partial(_record, setup, output, run_id, metrics)
-            if setup.method is not None and (trial := current_trial(config.sweep)) is not None:
-                from hlorank.runs.lightning_logger import TrialReport
-
-                run.callbacks = [TrialReport(trial)]
-            try:
-                yield
-            except store.Pruned:
-                shutil.rmtree(run.folder)
-                raise
-        shutil.rmtree(run.folder)
+        tau = ranks.broadcast(tau)
+        if tau is None:
+            with _tracked(config, setup, folder) if ranks.first else nullcontext("") as run_id:
+                ranks.wait()  # for the files of rank 0
+                with ranks.agreed():
+                    if not (folder / files.RUN).exists():
+                        lacks = "lacks the files of rank 0; name a folder that all ranks share"
+                        raise ConfigError(f"paths.state: {folder.parents[1]} {lacks}")
+                metrics = Metrics(run_id, folder / files.METRICS) if ranks.first else None
+                trial = None if metrics is None or setup.method is None else current_trial(config.sweep)
+                reported = None if trial is None else partial(report, trial)
+                try:
+                    trained = fit(folder, None if metrics is None else metrics.log, reported)
+                except store.Pruned:
+                    shutil.rmtree(folder)
+                    raise
+                if metrics is not None and trained is not None:
+                    _record(setup, output, run_id, metrics, trained)
+                ranks.wait()  # baselines, head finetuning and the record take rank 0 alone some time
+                tau = ranks.broadcast(None if trained is None else trained.tau)
+        if ranks.first:
+            shutil.rmtree(folder, ignore_errors=True)  # also where a process was killed between its record and this
+        return tau
 
 
 def _continued_by_dvc() -> bool:
@@ -282,8 +252,6 @@ def _record(setup: Setup, output: Path, run_id: str, metrics: Metrics, trained: 
     if trained.members:
         parameters = sum(parameter.numel() for member in trained.members for parameter in member.parameters())
         mlflow.log_metric("train/parameters", parameters)
-    else:
-        _log_candidates(trained.history)
     # A single model has logged its time in each epoch: a curve, to which another value would not belong.
     total = {} if len({row["member"] for row in rows}) == 1 else {TRAIN_SECONDS: trained.seconds}
     # Last of all, so that a run with a best tau is complete.
@@ -293,15 +261,3 @@ def _record(setup: Setup, output: Path, run_id: str, metrics: Metrics, trained: 
     epoch = f" of epoch {best[0]}" if best else ""
     tau = "" if trained.tau is None else f", validation Kendall tau {trained.tau:.4f}"
     log.info("%s: model%s%s, MLflow run %s", output, epoch, tau, run_id)
-
-
-def _log_candidates(history: Sequence[Mapping[str, Any]]) -> None:
-    """Log the metrics of each candidate of a baseline, which no logger of Lightning has logged."""
-    import mlflow
-
-    figures = {TRAIN_LOSS: "train_loss", VALID_TAU: "valid_kendall_tau", TRAIN_SECONDS: "seconds"}
-    for row in history:
-        metrics = {name: row[key] for name, key in figures.items()}
-        if row is history[-1]:
-            metrics |= {"train/peak_memory_bytes": peak_memory_bytes(), "train/step_seconds": row["step_seconds"]}
-        mlflow.log_metrics({name: value for name, value in metrics.items() if value is not None}, step=row["epoch"])

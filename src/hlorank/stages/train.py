@@ -1,5 +1,6 @@
 """Stage train: from data/features and data/segments to a model folder and an MLflow run."""
 
+from functools import partial
 from pathlib import Path
 
 from hlorank.config import Config
@@ -20,17 +21,14 @@ def train(config: Config, output: Path) -> float | None:
         ConfigError, DataError: the settings, the data or a checkpoint do not fit; nothing is written.
         ComputeError: the training diverges before any epoch was validated; nothing is written.
     """
-    from hlorank.runs.training import training
+    from hlorank.runs.training import run_training
     from hlorank.training.fit import fit
     from hlorank.training.prepare import prepare
     from hlorank.training.process_group import process_group
 
     with process_group(config.trainer) as ranks:
         setup = prepare(config, ranks)
-        with training(config, setup, output, ranks) as run:
-            if run.tau is None:
-                run.save(fit(setup, ranks, run.folder, run.logger, run.callbacks))
-            return run.tau
+        return run_training(config, setup, output, ranks, partial(fit, setup, ranks))
 
 
 main = stage(
@@ -39,7 +37,7 @@ main = stage(
         *("evaluate.memory_bytes", "tracking", "sweep"),
     ],
     writes="models",
-    lock=False,  # `training` takes it
+    lock=False,  # `run_training` takes it
 )(train)
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,48 +11,53 @@ import numpy as np
 import torch
 
 from hlorank.config import ConfigError
+from hlorank.metrics import TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU
 from hlorank.models.cost_model import CostModel
 from hlorank.models.encoder import PiecewiseLinear
 from hlorank.models.serialization import input_sizes, load_model
 from hlorank.training.process_group import ProcessGroup
 from hlorank.training.sampling import tile_sample
-from hlorank.training.setup import Member, Setup, Trained
+from hlorank.training.setup import Member, Setup, Trained, peak_memory_bytes
 from hlorank.training.step_plans import StepPlanner
 
 if TYPE_CHECKING:  # Lightning takes seconds to import, which baselines must not pay
-    from lightning.pytorch.callbacks import Callback
-    from lightning.pytorch.loggers import Logger
-
     from hlorank.training.step_data import StepData
 
 log = logging.getLogger(__name__)
 
+Record = Callable[[Mapping[str, float], int], object]
+"""Function that logs metrics by name, of a step."""
+Report = Callable[[float, int, bool], object]
+"""Function of the Kendall tau of an epoch, its number, and whether it is the last; it may end the training."""
+# Columns of the history of a baseline, whose rows are candidates, by the metric that each becomes.
+_FIGURES = {TRAIN_LOSS: "train_loss", VALID_TAU: "valid_kendall_tau", TRAIN_SECONDS: "seconds"}
+
 
 def fit(
-    setup: Setup,
-    ranks: ProcessGroup,
-    folder: Path,
-    logger: Callable[[str], Logger | None],
-    callbacks: Sequence[Callback],
+    setup: Setup, ranks: ProcessGroup, folder: Path, record: Record | None, report: Report | None
 ) -> Trained | None:
     """Train the networks of a setup one after the other, or fit its baseline; return the result on rank 0.
 
-    An interrupted training continues from the checkpoints in the folder, which no other training has. `logger` makes
-    the logger of a member by its name, which is empty for a single member.
+    An interrupted training continues from the checkpoints in the folder, which no other training has. Metrics of one of
+    several members begin with its name; epochs of all members count in a report.
     """
     if setup.method is None:
         from hlorank.training.baselines.fit_baseline import fit_baseline
 
-        return fit_baseline(setup, setup.config.method, setup.config.seed) if ranks.first else None
+        if not ranks.first:
+            return None
+        baseline = fit_baseline(setup, setup.config.method, setup.config.seed)
+        for row in baseline.history:
+            figures = {name: row[key] for name, key in _FIGURES.items()}
+            if row is baseline.history[-1]:
+                figures |= {"train/peak_memory_bytes": peak_memory_bytes(), "train/step_seconds": row["step_seconds"]}
+            if record is not None:
+                record({name: value for name, value in figures.items() if value is not None}, row["epoch"])
+        return baseline
     from hlorank.training.fit_networks import fit_member
 
-    fitted, several = list[Trained](), len(setup.members) > 1
-    for number in range(len(setup.members)):  # a complete member continues after its last epoch
-        if several:
-            log.info("member %d of %d", number + 1, len(setup.members))
-        model, data = build(setup, setup.members[number], ranks)
-        member_logger = logger(f"member_{number}" if several else "")
-        fitted.append(fit_member(setup, model, data, folder / str(number), member_logger, callbacks))
+    # A complete member continues after its last epoch.
+    fitted = [fit_member(setup, number, ranks, folder, record, report) for number in range(len(setup.members))]
     if not ranks.first:
         return None
     taus = [member.tau for member in fitted if member.tau is not None]

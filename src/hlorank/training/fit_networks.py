@@ -4,7 +4,7 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -15,7 +15,7 @@ import torch
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, RichProgressBar, WeightAveraging
-from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.plugins import TorchCheckpointIO
 from lightning.pytorch.strategies import DDPStrategy
 from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
@@ -23,7 +23,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 from hlorank.compute import ComputeError
 from hlorank.files import write_atomic
 from hlorank.metrics import TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU
-from hlorank.models.cost_model import CostModel
+from hlorank.training.fit import Record, Report, build
 from hlorank.training.gst.aggregator import Aggregator
 from hlorank.training.gst.head_finetuning import HeadData, HeadModule
 from hlorank.training.process_group import ProcessGroup
@@ -37,10 +37,31 @@ logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # otherwise it
 SWA_START = 0.5  # share of a training
 
 
-class EpochHistory(Callback):
-    """History of a training, a row for each epoch, and its seconds; checkpoints keep it for a resumed training."""
+class RunLogger(Logger):
+    """Logger of metrics, without Lightning's `epoch`, which repeats the step, by names with a prefix."""
 
-    def __init__(self) -> None:
+    name = version = None
+
+    def __init__(self, record: Record, prefix: str) -> None:
+        super().__init__()
+        self._record, self._prefix = record, prefix
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Log the metrics of a step."""
+        self._record({f"{self._prefix}{name}": value for name, value in metrics.items() if name != "epoch"}, step or 0)
+
+    def log_hyperparams(self, *_: Any) -> None:
+        """Log nothing: the run has all parameters."""
+
+
+class EpochHistory(Callback):
+    """History of a training, a row for each epoch, and its seconds; checkpoints keep it for a resumed training.
+
+    Each validation is reported, by the number of its epoch and of those `before`, of other members.
+    """
+
+    def __init__(self, report: Report | None = None, before: int = 0) -> None:
+        self._report, self._before = report, before
         self.rows: list[dict[str, float | None]] = []
         self.seconds = 0.0
         self._start = 0.0
@@ -87,6 +108,8 @@ class EpochHistory(Callback):
         self.rows.append(row)
         shown = "" if tau is None else f", validation Kendall tau {float(tau):.3f}"
         log.info("epoch %d of %d: loss %.4f%s", row["epoch"], trainer.max_epochs, row["train_loss"], shown)
+        if self._report is not None and tau is not None:
+            self._report(float(tau), self._before + len(self.rows), len(self.rows) == trainer.max_epochs)
 
 
 class Divergence(Callback):
@@ -149,15 +172,20 @@ class StepAveraging(WeightAveraging):
 
 
 def fit_member(
-    setup: Setup, model: CostModel, data: StepData, folder: Path, logger: Logger | None, callbacks: Sequence[Callback]
+    setup: Setup, number: int, ranks: ProcessGroup, folder: Path, record: Record | None, report: Report | None
 ) -> Trained:
     """Train one member, from the last complete epoch of an interrupted training if any, and keep its best epoch."""
     assert setup.method is not None
+    if len(setup.members) > 1:
+        log.info("member %d of %d", number + 1, len(setup.members))
+    model, data = build(setup, setup.members[number], ranks)
     if not data.valid:
         log.warning("no graph of valid can be ranked: the epoch with the smallest training loss is the best")
-    ranks, module = data.ranks, RankingModule(setup, data, Aggregator(model, setup.method, setup.config.segments))
-    history = EpochHistory()
-    steps, tau = _run(module, data, folder, logger, [history, *callbacks], ranks)
+    folder, aggregator = folder / str(number), Aggregator(model, setup.method, setup.config.segments)
+    module = RankingModule(setup, data, aggregator)
+    logger = None if record is None else RunLogger(record, f"member_{number}/" if len(setup.members) > 1 else "")
+    history = EpochHistory(report, before=number * module.epochs)
+    steps, tau = _run(module, data, folder, logger, [history], ranks)
     if setup.method.finetune_head and setup.graphs.options is not None:
         model.to(ranks.device)  # Lightning leaves it on the CPU
         embeddings = HeadData(model, data, setup.config.evaluate.memory_bytes)

@@ -60,9 +60,8 @@ class RankingModule(lightning.LightningModule):
 
     def graph_loss(self, step: PlannedStep, index: int) -> Tensor:
         """Compute the loss of one graph: segments with gradient, combined with the embeddings of the others."""
-        complete = self.aggregator.complete(step, self._data.missing_plans)
         now = self.current_epoch * self._data.graphs_per_epoch + index
-        scores = self.model.score(self.aggregator(complete, now), len(step.local))
+        scores = self.model.score(self.aggregator(step, self._data.missing_plans, now), len(step.local))
         return self.loss(scores.float(), step.labels)
 
     def _no_loss(self) -> Tensor:

@@ -117,7 +117,7 @@ class StepData(lightning.LightningDataModule):
         return self.planner(self.step(*key), generator(self.seed, Stream.DROP_EDGE, *key))
 
     def missing_plans(self, number: int, chosen: Mapping[int, NDArray[np.int64]]) -> list[PlannedPart]:
-        """Plan segments of a graph of `train` under the configurations of each; for `Aggregator.complete`."""
+        """Plan segments of a graph of `train` under the configurations of each; for the aggregator."""
         return self.planner.without_gradient(self.train_graph(number), chosen)
 
     def table_entries(self) -> dict[str, int]:

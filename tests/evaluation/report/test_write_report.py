@@ -74,7 +74,7 @@ def effect(name: str, value: float, split: str = "valid", agreeing: float = 4.0,
 COMPARED = [training("gst", 0), training("gst", 1, {"a": 0.6, "b": 0.8}), training("full", 0)]
 EMPTY = training(seed=None, per_graph=[], predictions=[], history=[])
 SHORT = training(seed=0, spec={"steps": 1_600})
-SHORT = replace(SHORT, history=SHORT.history[:1], tracked=replace(SHORT.tracked, seconds=None, step_seconds=0.03))  # type: ignore[type-var] # it is tracked
+SHORT = replace(SHORT, history=SHORT.history[:1], tracked=replace(SHORT.tracked, metrics={"train/step_seconds": 0.03}))  # type: ignore[type-var] # it is tracked
 PARTLY = training("gst", 1, {"a": 0.5})
 PARTLY = replace(PARTLY, per_graph=PARTLY.per_graph.assign(slowdown_10=float("nan")))
 UNMEASURED = training(per_graph=[graph_row("a", 0.5, ceiling=None)])

@@ -57,8 +57,7 @@ class Steps(Aggregator):
         step = self.planner(Step(self.graph, 0, rows, np.ones(len(rows)), np.array(sampled), uniform))
         device = next(self.model.parameters()).device
         planner, graph = self.planner, self.graph
-        completed = self.complete(step.to(device), lambda _, chosen: planner.without_gradient(graph, chosen))
-        return self(completed, now)
+        return self(step.to(device), lambda _, chosen: planner.without_gradient(graph, chosen), now)
 
     def fill(self, *present: int) -> None:
         """Write fresh embeddings of some segments into the table, if any; of the last under some configurations."""

@@ -67,9 +67,9 @@ class Group:
         """Rows of per_graph.csv, numbers as means over the evaluated runs."""
         return _merged([run.per_graph for run in self.runs], "split", "graph", "protocol")
 
-    def mean_tracked(self, name: str) -> float | None:
-        """Return the mean of an attribute of `Tracked` over the runs that have recorded it, None if none has."""
-        known = [value for run in self.runs if (value := getattr(run.tracked, name, None)) is not None]
+    def mean_tracked(self, metric: str) -> float | None:
+        """Return the mean of a metric over the runs that have recorded it, None if none has."""
+        known = [run.tracked.metrics[metric] for run in self.runs if run.tracked and metric in run.tracked.metrics]
         return fmean(known) if known else None
 
 

@@ -44,20 +44,12 @@ class _Spec(Section, extra="allow"):
 
 @dataclass(frozen=True)
 class Tracked:
-    """Record of a training in MLflow, with its composed configuration; None for a number that is not recorded.
-
-    `seconds` is the time of all epochs, validation included; `step_memory_bytes` is the largest memory of a step;
-    `best_tau` is the Kendall tau on valid of the epoch whose weights were kept.
-    """
+    """Record of a training in MLflow: its composed configuration and its metrics, the memory over all members."""
 
     run_id: str
     settings: Mapping[str, str]
     commit: str | None
-    parameters: float | None
-    step_memory_bytes: float | None
-    seconds: float | None
-    step_seconds: float | None
-    best_tau: float | None
+    metrics: Mapping[str, float]
 
 
 @dataclass(frozen=True, eq=False)

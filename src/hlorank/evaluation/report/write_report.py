@@ -18,7 +18,7 @@ from hlorank.evaluation.report import charts, tables
 from hlorank.evaluation.report.trainings import FOLD, Run, records
 from hlorank.evaluation.summary import METRIC_COLUMNS, metric_text
 from hlorank.files import counted, flatten, write_text
-from hlorank.metrics import LEVEL, RESAMPLES
+from hlorank.metrics import BEST_TAU, LEVEL, RESAMPLES, TRAIN_SECONDS
 from hlorank.version import __version__
 
 REPORT = "report.html"
@@ -30,9 +30,9 @@ _HERE = Path(__file__).parent
 # Bounds of the whole report, which names the number of omitted rows.
 _MAX_ROWS, _MAX_POINTS = 2_000, 8_000
 _COSTS = (
-    ("seconds of training", "seconds", 1.0),
-    ("milliseconds of a step", "step_seconds", 1e-3),
-    ("memory of a step (MiB)", "step_memory_bytes", 2**20),
+    ("seconds of training", TRAIN_SECONDS, 1.0),
+    ("milliseconds of a step", "train/step_seconds", 1e-3),
+    ("memory of a step (MiB)", "train/step_memory_bytes", 2**20),
 )
 # The repeat ceiling has a column next to the noise ceiling; OPA follows from Kendall tau, and is Kaggle's score of
 # layouts.
@@ -80,7 +80,7 @@ def _section(collection: Collection, groups: Sequence[tables.Group], share: int)
     """Return what the page shows of a collection; `share` groups share the rows and points of the report."""
     results, errors = tables.scores(groups), tables.family_errors(groups)
     limit = max(1, _MAX_ROWS // share)
-    validated = [(tau, group.label) for group in groups if (tau := group.mean_tracked("best_tau")) is not None]
+    validated = [(tau, group.label) for group in groups if (tau := group.mean_tracked(BEST_TAU)) is not None]
     points = [(group, _points(group, max(1, _MAX_POINTS // share))) for group in groups]
     points = [(group, rows) for group, rows in points if rows]
     runs = [run for group in groups for run in group.runs]

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -37,23 +36,6 @@ class StepCost:
     staleness: int = 0  # sum of their ages, in steps since they were written
 
 
-class MissingPart(NamedTuple):
-    """Segments that the table lacks, and the keys of the first embeddings of each; further embeddings are unused."""
-
-    part: PlannedPart
-    keys: list[list[int]]
-
-
-class CompleteStep(NamedTuple):
-    """A step of J segments with all that its forward pass needs."""
-
-    planned: PlannedStep
-    weights: NDArray[np.float64]  # (J, configurations), of each embedding in the sum over segments
-    keys: list[int]  # of the table
-    entry: NDArray[np.int64]  # (J, configurations), the index of each embedding's key
-    missing: list[MissingPart]  # stale embeddings with a weight that the table lacks
-
-
 class Aggregator:
     """Aggregation of a graph's segments by a method: sampled segments with gradient, others fresh, stale or left out.
 
@@ -77,40 +59,29 @@ class Aggregator:
         self._computes_missing = settings.missing == "compute"
         self.cost = StepCost()  # of all steps since it was last replaced
 
-    def complete(self, step: PlannedStep, plans: MissingPlans) -> CompleteStep:
-        """Look up the embeddings of a step, weigh them, and plan the embeddings that the table lacks.
+    def __call__(self, step: PlannedStep, plans: MissingPlans, now: int) -> Tensor:
+        """Compute the weighted sum over segments, (configurations, width * poolings), and write what it computes.
 
-        This is done just before the step, not ahead of it: only then the content of the table is known.
+        Embeddings that the table lacks are planned now, not ahead: only now the content of the table is known.
         """
-        count = len(step.local)
-        sampled = np.zeros(count, dtype=np.bool_)
+        sampled = np.zeros((len(step.local), 1), dtype=np.bool_)
         sampled[step.with_gradient] = True
-        distinct, entry = np.unique(entry_keys(step.number, np.arange(count)[:, None], step.local), return_inverse=True)
-        keys = distinct.tolist()
+        numbers = np.arange(len(sampled))[:, None]
+        distinct, entry = np.unique(entry_keys(step.number, numbers, step.local), return_inverse=True)
+        keys, total = distinct.tolist(), torch.zeros((), device=step.labels.device)
         if self.table is None:
-            present = available = np.full(entry.shape, self.method.others == "fresh")
+            available = np.full(entry.shape, self.method.others == "fresh")
+            weights = segment_weights(sampled[:, 0], available, self.keep_probability, step.draws)
         else:
             # Looked up for all segments before anything is written, so that it does not depend on the sample.
             present = self.table.look_up(keys)[entry]
             self.cost.looked_up += present.size
             self.cost.found += int(present.sum())
             available = np.ones_like(present) if self._computes_missing else present
-        weights = segment_weights(sampled, available, self.keep_probability, step.draws)
-        missing = list[MissingPart]()
-        if self.table is not None and self._computes_missing:
-            lacking = (weights > 0) & ~sampled[:, None] & ~present
-            missing = _plan_missing(step, plans, keys, entry, lacking)
-        return CompleteStep(step, weights, keys, entry, missing)
-
-    def __call__(self, complete: CompleteStep, now: int) -> Tensor:
-        """Compute the weighted sum over segments, (configurations, width * poolings), and write what it computes."""
-        step, weights, keys, entry, missing = complete
-        total = torch.zeros((), device=step.labels.device)
-        if self.table is not None:
-            self._compute_missing(self.table, missing, step, now)
-            stale = weights.copy()
-            stale[step.with_gradient] = 0
-            if stale.any():
+            weights = segment_weights(sampled[:, 0], available, self.keep_probability, step.draws)
+            if self._computes_missing:
+                self._compute_missing(self.table, step, plans, keys, entry, (weights > 0) & ~sampled & ~present, now)
+            if (stale := np.where(sampled, 0, weights)).any():
                 total = self._stale(self.table, keys, entry, stale, now)
         with torch.no_grad():
             for part in step.others:
@@ -128,11 +99,25 @@ class Aggregator:
                 self.table.write([keys[place] for place in places], embedding[torch.from_numpy(first)], now)
         return total
 
-    def _compute_missing(self, table: EmbeddingTable, missing: list[MissingPart], step: PlannedStep, now: int) -> None:
-        """Compute embeddings that the table lacks, without gradient, and write them."""
+    def _compute_missing(
+        self,
+        table: EmbeddingTable,
+        step: PlannedStep,
+        plans: MissingPlans,
+        keys: list[int],
+        entry: NDArray[np.int64],
+        lacking: NDArray[np.bool_],
+        now: int,
+    ) -> None:
+        """Compute the embeddings of the mask `lacking`, (J, configurations), without gradient, and write them."""
+        first = {}  # of the places of each entry of a segment
+        for j in np.flatnonzero(lacking.any(axis=1)).tolist():
+            first[j] = np.flatnonzero(lacking[j])[np.unique(entry[j, lacking[j]], return_index=True)[1]]
+        wanted = {j: step.configurations[places] for j, places in first.items()}
         with torch.no_grad():
-            for part, keys in missing:
-                for own, embeddings in zip(keys, self._embed(part, step), strict=True):
+            for part in plans(step.number, wanted) if wanted else ():
+                for j, embeddings in zip(part.segments, self._embed(part, step), strict=True):
+                    own = [keys[place] for place in entry[j, first[j][part.places]]]
                     table.write(own, embeddings[: len(own)], now)
 
     def _embed(self, part: PlannedPart, step: PlannedStep, *, recomputed: bool = False) -> Tensor:
@@ -161,19 +146,3 @@ class Aggregator:
         starts = np.searchsorted(configuration, np.arange(entry.shape[1] + 1))
         matrix = sparse(index, starts, len(places), weights[segment, configuration], gradients=False)
         return propagate(embeddings, tensors(matrix, embeddings.device))
-
-
-def _plan_missing(
-    step: PlannedStep, plans: MissingPlans, keys: list[int], entry: NDArray[np.int64], lacking: NDArray[np.bool_]
-) -> list[MissingPart]:
-    """Plan the embeddings of the mask `lacking`, (J, configurations), each entry of the table once."""
-    first = {}  # of the places of each entry of a segment
-    for j in np.flatnonzero(lacking.any(axis=1)).tolist():
-        first[j] = np.flatnonzero(lacking[j])[np.unique(entry[j, lacking[j]], return_index=True)[1]]
-    if not first:
-        return []
-    missing = []
-    for part in plans(step.number, {j: step.configurations[places] for j, places in first.items()}):
-        own = [entry[j, first[j][part.places]] for j in part.segments]
-        missing.append(MissingPart(part, [[keys[place] for place in places] for places in own]))
-    return missing
