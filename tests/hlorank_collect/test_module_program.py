@@ -16,7 +16,7 @@ from hlorank_collect.autotune.tuned import Tuned, TuneTask
 from hlorank_collect.compiled_layouts import captured
 from hlorank_collect.modules import module_program as programs
 from hlorank_collect.modules.dataflow import Dataflow, Demand, Value, demands
-from hlorank_collect.program import SkippedError
+from hlorank_collect.program import ELEMENT_TYPES, SkippedError
 from hlorank_collect.task import LayoutTask, load_program
 from tests.hlorank_collect.tasks import parsed, silent, small_task
 
@@ -243,7 +243,7 @@ def test_every_type_has_values_of_its_own_that_can_be_put_and_run() -> None:
         "f64", "c64", "c128", "f8e5m2", "f8e4m3", "f8e4m3fn", "f8e4m3b11fnuz", "f8e5m2fnuz", "f8e4m3fnuz", "f8e3m4",
         "f8e8m0fnu", "f4e2m1fn",
     ]  # fmt: skip
-    assert len(names) == len(programs.ELEMENT_TYPES)
+    assert len(names) == len(ELEMENT_TYPES)
     lines = [f"%p{i} = {name}[40,30] parameter({i})" for i, name in enumerate(names)]
     lines += [f"%r{i} = {name}[1200] reshape(%p{i})" for i, name in enumerate(names)]
     results = ", ".join(f"{name}[1200]" for name in names)
