@@ -205,7 +205,16 @@ def _run(
 ) -> tuple[int, float | None]:
     """Train with Lightning from the last checkpoint, load the best epoch, and return the steps and its Kendall tau."""
     settings, validated, shows_progress = module.settings, bool(data.valid), ranks.first and sys.stderr.isatty()
-    best, callbacks = _callbacks(module, folder, ranks.device, validated=validated)
+    watched, mode = (module.tau_metric, "max") if validated else (module.loss_metric, "min")
+    best = ModelCheckpoint(folder, "best", monitor=watched, mode=mode, enable_version_counter=False)
+    # Not `save_last` of `best`, which saves only after epochs that are the best so far. Lightning runs checkpoints
+    # after all callbacks whose state they save.
+    last = ModelCheckpoint(folder, "last", enable_version_counter=False)
+    callbacks = [Divergence(), *more, Patience(watched, patience=settings.patience, mode=mode), best, last]
+    if settings.averaging != "none":
+        callbacks.append(StepAveraging(settings.averaging, settings.averaging_decay, module.progress, ranks.device))
+    if shows_progress:
+        callbacks.append(RichProgressBar())
     trainer = lightning.Trainer(
         max_epochs=module.epochs,
         **_placement(ranks),
@@ -217,15 +226,15 @@ def _run(
         num_sanity_val_steps=0,
         limit_val_batches=1.0 if validated else 0,  # Lightning warns of empty data
         logger=logger or False,
-        callbacks=[Divergence(), *more, *callbacks, *[RichProgressBar()] * shows_progress],
+        callbacks=callbacks,
         enable_progress_bar=shows_progress,
         enable_model_summary=False,
         log_every_n_steps=settings.steps_per_epoch,
     )
-    last = folder / "last.ckpt"
+    resumed = folder / "last.ckpt"
     with _without_routine_warnings():
         try:
-            trainer.fit(module, datamodule=data, ckpt_path=last if last.exists() else None, weights_only=True)
+            trainer.fit(module, datamodule=data, ckpt_path=resumed if resumed.exists() else None, weights_only=True)
         except SystemExit:  # Lightning ends the process at Ctrl-C
             log.info("interrupted: the same command continues after the last complete epoch")
             raise KeyboardInterrupt from None
@@ -236,22 +245,6 @@ def _run(
     weights = torch.load(best.best_model_path, weights_only=True, map_location=module.device)["state_dict"]
     module.load_state_dict(weights)
     return trainer.global_step, float(cast("torch.Tensor", best.best_model_score)) if validated else None
-
-
-def _callbacks(
-    module: RankingModule | HeadModule, folder: Path, device: torch.device, *, validated: bool
-) -> tuple[ModelCheckpoint, list[Callback]]:
-    """Return the checkpoint of the best epoch, and the callbacks that end, save and average a training."""
-    settings = module.settings
-    watched, mode = (module.tau_metric, "max") if validated else (module.loss_metric, "min")
-    best = ModelCheckpoint(folder, "best", monitor=watched, mode=mode, enable_version_counter=False)
-    # Not `save_last` of `best`, which saves only after epochs that are the best so far. Lightning runs checkpoints
-    # after all callbacks whose state they save.
-    last = ModelCheckpoint(folder, "last", enable_version_counter=False)
-    callbacks = [Patience(watched, patience=settings.patience, mode=mode), best, last]
-    if settings.averaging != "none":
-        callbacks.append(StepAveraging(settings.averaging, settings.averaging_decay, module.progress, device))
-    return best, callbacks
 
 
 def _placement(ranks: ProcessGroup) -> dict[str, Any]:
