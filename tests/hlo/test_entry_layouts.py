@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hlorank.files import DataError
 from hlorank.hlo.entry_layouts import EntryLayouts, assign, demand, entry_layouts
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_json import module_fingerprint
@@ -78,6 +79,14 @@ def test_tiles_are_the_compilers_choice(tmp_path: Path) -> None:
     assert not entry_layouts(module)
     assign(module)
     assert all([*node.shape.layout.minor_to_major] != [0, 1] for node in module.computations[0].instructions)
+
+
+def test_orders_that_are_no_permutation(tmp_path: Path) -> None:
+    module = module_of(tmp_path, HLO % ("{1,0}", "{1,0}"))
+    for order in ([0, 2], [0, 0], [0]):
+        module.host_program_shape.parameters[1].layout.minor_to_major[:] = order
+        with pytest.raises(DataError, match="minor_to_major"):
+            entry_layouts(module)
 
 
 def test_of_another_number_of_parameters(tmp_path: Path) -> None:

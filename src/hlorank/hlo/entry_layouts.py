@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloComputationProto, HloInstructionProto, HloModuleProto, ShapeProto
 
 Order = tuple[int, ...]
@@ -21,10 +22,17 @@ class EntryLayouts(NamedTuple):
 
 
 def entry_layouts(module: HloModuleProto) -> EntryLayouts:
-    """Return the layouts that a module demands; on TPUs, layouts with tiles are the compiler's choice."""
+    """Return the layouts that a module demands; on TPUs, layouts with tiles are the compiler's choice.
+
+    Raises:
+        DataError: a layout is no permutation of the dimensions.
+    """
 
     def order(shape: ShapeProto) -> Order:
         dims = tuple(shape.layout.minor_to_major)
+        if dims and sorted(dims) != [*range(len(shape.dimensions))]:
+            expected = f"a permutation of {len(shape.dimensions)} dimensions"
+            raise DataError("host_program_shape: minor_to_major", expected, [*dims])
         return () if shape.layout.tiles or dims == (*range(len(dims)),)[::-1] else dims
 
     shapes = module.host_program_shape
@@ -72,5 +80,5 @@ def _returned(entry: HloComputationProto) -> Iterator[HloInstructionProto]:
 
 def _set(pairs: Iterable[tuple[ShapeProto, Order]]) -> None:
     for shape, order in pairs:
-        if order and len(order) == len(shape.dimensions):
+        if order:
             shape.layout.minor_to_major[:] = order
