@@ -80,5 +80,5 @@ def _returned(entry: HloComputationProto) -> Iterator[HloInstructionProto]:
 
 def _set(pairs: Iterable[tuple[ShapeProto, Order]]) -> None:
     for shape, order in pairs:
-        if order:
+        if order and len(order) == len(shape.dimensions):
             shape.layout.minor_to_major[:] = order
