@@ -30,16 +30,19 @@ TriedLayouts = CompiledLayouts | EstimatedLayouts
 
 
 def opened(
-    task: Task, program: Program, fingerprint: str | None = None
+    task: Task,
+    program: Program,
+    fingerprint: str | None = None,
+    memory: Callable[[HloModuleProto], Path | None] = lambda _: None,
 ) -> tuple[HloModuleProto, LayoutSpace, Callable[..., TriedLayouts]]:
     """Return a program before layout assignment, its layouts, and what tries them within `Attempts`.
 
-    For `fingerprint` see `captured`.
+    For `fingerprint` see `captured`; `memory` gives the file of the estimates of a module.
     """
     if task.platform in xla.TPUS:
         own = TpuProgram(program, task.platform)
-        memory = task.memory(program.name, own.module)
-        return own.module, own.space, partial(EstimatedLayouts, own, memory, code_seconds=task.code_seconds)
+        estimated = partial(EstimatedLayouts, own, memory(own.module), code_seconds=task.code_seconds)
+        return own.module, own.space, estimated
     if task.platform == "tpu":
         if (found := xla.device_name("tpu")) != (wanted := xla.device_name(task.source)):
             raise ConfigError(f"{task.collection}: this machine has a {found}, not a {wanted}")
@@ -80,7 +83,7 @@ def measure_layouts(task: LayoutTask, report: Report) -> dict[str, Any]:
     load = os.getloadavg()[0]
     report(Progress("trace"))
     program = task.load()
-    module, space, try_layouts = opened(task, program)
+    module, space, try_layouts = opened(task, program, memory=lambda _: task.memory(program.name))
     layouts, times, known = _measure(task, program.name, space, try_layouts, report)
     npz = task.npz(program.name)
     unmeasured, _ = featurize(Record(program.name, npz, "", module, None), "layout")
@@ -100,5 +103,5 @@ def measure_layouts(task: LayoutTask, report: Report) -> dict[str, Any]:
     }
     measured = LayoutConfigurations.from_chunks(configurations.node_ids, [layouts])
     record.write(npz, MeasuredGraph(program.name, graph, measured, record.measurements(times)), about)
-    task.memory(program.name, module).unlink(missing_ok=True)
+    task.memory(program.name).unlink(missing_ok=True)
     return about

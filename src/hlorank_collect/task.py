@@ -12,7 +12,6 @@ import numpy as np
 
 from hlorank.data.collection import Collection
 from hlorank.files import fingerprint, sha256_file
-from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank_collect import record
 from hlorank_collect.modules.module_program import module_program
 from hlorank_collect.program import Program, user_program
@@ -72,10 +71,6 @@ class Task(ABC):
     def is_complete(self, name: str) -> bool:  # noqa: ARG002 (subclasses use it)
         """Return True if the program of this name needs no further run; by default every program is run."""
         return False
-
-    def memory(self, name: str, module: HloModuleProto) -> Path | None:  # noqa: ARG002 (subclasses use it)
-        """Return the file of the estimates of a program that is not complete; None, the default, keeps none."""
-        return None
 
     @abstractmethod
     def summarize(self, about: Mapping[str, Any]) -> str:
@@ -137,7 +132,7 @@ class LayoutTask(Task):
 
     work = "hlorank_collect.measure_layouts:measure_layouts"
 
-    def memory(self, name: str, _: HloModuleProto) -> Path:
+    def memory(self, name: str) -> Path:
         """Return the file of the estimates of a program that is not complete."""
         return self.folder / f"{name}.{self.fingerprint}.partial"
 

@@ -32,6 +32,7 @@ TPUS: Mapping[str, str] = MappingProxyType(
 )
 """Generation of TPUs -> topology of a host. libtpu compiles for them without one; `tpu` is that of this machine."""
 Function = Callable[..., Any]
+Finish = Callable[[Callable[[], object], Path], object]
 Overrides = Mapping[str, str | int | bool]
 """Fields of xla.DebugOptions, and options of a backend."""
 NO_OVERRIDES: Overrides = MappingProxyType({})
@@ -322,17 +323,17 @@ def proposal_options(path: str | Path) -> dict[str, str]:
     return {"xla_tpu_autofdo_proposed_layout_file": str(path)}
 
 
-def capture(module: bytes, platform: Platform = "cpu") -> bytes:
+def capture(module: bytes, platform: Platform = "cpu", finish: Finish = lambda compiling, _: compiling()) -> bytes:
     """Return a module right before layout assignment, to which layout configurations refer.
 
     On a GPU, convolutions are not yet calls of cuDNN in it. It has no number, and of its metadata the origins only, so
-    that equal programs give equal modules.
+    that equal programs give equal modules. `finish` calls the compiler, which dumps into a folder.
     """
     if platform in TPUS:
         return capture_for_tpu(module, platform)[0].SerializeToString(deterministic=True)
-    with tempfile.TemporaryDirectory(prefix="hlorank-dump-") as folder:
+    with tempfile.TemporaryDirectory(prefix="hlorank-dump-", ignore_cleanup_errors=True) as folder:
         options = {**dump_options(folder), **_UNOPTIMIZED} if platform == "cpu" else dump_options(folder, ".*")
-        compile_module(module, platform, options)
+        finish(lambda: compile_module(module, platform, options), Path(folder))
         dumps = sorted(Path(folder).glob("*.hlo.pb"))
         after = next((i for i, dump in enumerate(dumps) if _NEXT_PASS.search(dump.name)), 0)
         if after == 0:

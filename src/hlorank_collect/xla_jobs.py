@@ -1,12 +1,19 @@
 """Jobs of the entry point group `hlorank.xla`, each for an interpreter of its own (hlorank.hlo.xla_process)."""
 
+import atexit
+import math
 import os
 import resource
+import time
+from collections.abc import Callable
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
 
 from hlorank.hlo.hlo_pb2 import HloModuleProto, TuningData
 from hlorank_collect.xla import Platform
 
 _PARSER_MEMORY = 8 * 2**30
+_PATIENCE = 10.0
 
 
 def _limit_parser() -> None:
@@ -42,16 +49,31 @@ def _compile_for(platform: Platform) -> None:
     os.environ.update(environment(platform))
 
 
+def _impatient(compiling: Callable[[], object], folder: Path) -> None:
+    """Compile, but wait a few seconds only for what comes after layout assignment, of which only errors are of use."""
+    with ThreadPool(1) as pool:  # whose end waits for no thread
+        compiled, deadline = pool.apply_async(compiling), math.inf
+        while not compiled.ready() and time.monotonic() < deadline:
+            compiled.wait(0.05)
+            if math.isinf(deadline) and any(folder.glob("*.after_layout-assignment.*")):
+                deadline = time.monotonic() + _PATIENCE
+        if compiled.ready():
+            compiled.get()
+        else:
+            atexit.register(os._exit, 0)  # the process ends while the compiler works
+
+
 def capture(data: bytes, platform: Platform) -> bytes:
     """Return the module of a serialized HloModuleProto right before layout assignment for a backend, serialized."""
-    from hlorank_collect import compiled_layouts
+    from hlorank_collect import compiled_layouts, xla
     from hlorank_collect.modules.module_program import check_compilable, prepare
 
     _compile_for(platform)
     module = HloModuleProto.FromString(data)
     prepare(module)
     check_compilable(module)
-    return compiled_layouts.capture(module, platform).SerializeToString()
+    with compiled_layouts.named_failures(module, platform):
+        return xla.capture(module.SerializeToString(), platform, _impatient)
 
 
 def optimize(data: bytes, platform: Platform) -> bytes:
@@ -82,7 +104,7 @@ def trace(_: bytes, function: str, arguments: str, stage: str, platform: Platfor
         _compile_for(platform)
     try:
         module = user_program(function, arguments).trace(platform).module
-        return xla.capture(module, platform) if stage == DUMPS[0] else module
+        return xla.capture(module, platform, _impatient) if stage == DUMPS[0] else module
     except (ConfigError, SkippedError):
         raise
     except Exception as error:  # the compiler raises many classes

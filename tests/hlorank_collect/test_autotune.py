@@ -74,10 +74,11 @@ def test_what_was_tuned_is_kept_unless_the_settings_or_the_program_changed(task:
     own.write_text(own.read_text().replace("x.sum()", "2 * x.sum()"))
     del sys.modules["user_programs"]
     assert tuned(budget=2)[0] is False
-    prints, by_model = {task.fingerprint}, dataclasses.replace(task, model=str(programs))
+    module, by_model = captured(task.load(), "cpu")[0], dataclasses.replace(task, model=str(programs))
+    prints = {task.identity(module)}
     for weights in "ab":
         write_json(programs / "spec.json", {"weights_sha256": weights})
-        prints.add(by_model.fingerprint)
+        prints.add(by_model.identity(module))
     assert len(prints) == 3
 
 

@@ -122,11 +122,12 @@ def test_programs_are_tuned_and_run_again(programs: Path, autotune: Command, mon
     (saved,) = (programs / "tuned").glob("*.json")
     about = read_json(saved)
     assert (about["candidates"], len(about["measured"]), about["rounds"]) == (9, 3, 5)
-    rows = [line.split() for line in out.splitlines() if " {" in line]
+    rows = [(line.split()[0], line[line.index("{") :].split()[0]) for line in out.splitlines() if " {" in line]
     layouts = ["{" + ",".join(map(str, change["after"])) + "}" for change in about["changes"]]
     instructions = [change["instruction"] for change in about["changes"]]
-    assert [(row[0], row[-2]) for row in rows] == [*zip(instructions, layouts, strict=True)] != []
+    assert rows == [*zip(instructions, layouts, strict=True)] != []
     assert {*instructions} == {one["instruction"] for one in about["configuration"]["instructions"]}
+    assert all("user_programs.py:" in change["origin"] for change in about["changes"])
     (programs / "broken.json").write_text("[")
     shown, errors = autotune("--remeasure", "broken.json", saved, status=1)
     assert "\nerror: broken.json: " in errors

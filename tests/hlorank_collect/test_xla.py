@@ -1,7 +1,9 @@
 """XLA's compiler and the machine: captured, compiled and exported modules, and their outputs."""
 
 import json
+import os
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from hlorank.hlo.forms import hlo_text
 from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto
 from hlorank.hlo.layout_json import ModuleConfiguration, apply, to_configuration
 from hlorank.hlo.layout_space import constrained, layout_space, random
-from hlorank_collect import machine, xla
+from hlorank_collect import machine, xla, xla_jobs
 from hlorank_collect.timing import difference
 
 jax = pytest.importorskip("jax", reason="needs jax (extra collect)")
@@ -77,6 +79,29 @@ def test_of_a_cpu_only_the_module_that_is_read_is_dumped(
     few, all_passes = (HloModuleProto.FromString(xla.capture(module)) for _ in range(2))
     assert few == all_passes == captured
     assert len(dumped[0]) == 4 < len(dumped[1])  # with the first and the last module
+
+
+def test_what_comes_after_layout_assignment_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler works on when the module is there; its errors before that time are raised."""
+    ended: list[object] = []
+    monkeypatch.setattr("atexit.register", lambda *call: ended.append(call))
+    monkeypatch.setattr(xla_jobs, "_PATIENCE", 0.1)
+    compile_module, go_on = xla.compile_module, threading.Event()
+
+    def slow(*arguments: Any) -> None:
+        compile_module(*arguments)
+        if go_on.wait(60):
+            raise RuntimeError("of code generation")
+
+    monkeypatch.setattr(xla, "compile_module", slow)
+    module = xla.unoptimized_module(program, ARGUMENTS)
+    found = HloModuleProto.FromString(xla.capture(module, "cpu", xla_jobs._impatient))
+    assert (ended, found.computations[0].instructions[0].opcode) == ([(os._exit, 0)], "parameter")
+    go_on.set()
+    monkeypatch.setattr(xla_jobs, "_PATIENCE", 60)
+    with pytest.raises(RuntimeError, match="of code generation"):
+        xla.capture(module, "cpu", xla_jobs._impatient)
+    assert len(ended) == 1
 
 
 def test_of_a_gpu_the_module_before_calls_of_cudnn_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,16 +105,15 @@ def test_too_much_is_refused_before_it_is_decoded(ranker: Ranker, monkeypatch: p
 
 
 def test_programs_are_ranked_as_the_command_does_and_refused_where_they_do_not_compile(
-    ranker: Ranker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ranker: Ranker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (path := tmp_path / "m.hlo.pb").write_bytes(matrix_product().SerializeToString())
     (record,) = make_request([path])["dataframe_records"]
-    assert record == {"graph": "m", "program": encoded(path.read_bytes())}
+    assert record == {"graph": "m.hlo", "program": encoded(path.read_bytes())}
     (ranked,) = rank_records(ranker, [record], 2)
     known = rank_program(path, ranker, "", 2, 256, 0)
-    assert (ranked["graph"], ranked["configurations"], ranked["top"]) == ("m", len(known.scores), known.top)
+    assert (ranked["graph"], ranked["configurations"], ranked["top"]) == ("m.hlo", len(known.scores), known.top)
     assert ranked["top"][1]["changes"]
-    assert not caplog.messages
 
     def refused(program: object) -> str:
         with pytest.raises(DataError, match=r"^mine: program") as caught:
@@ -127,7 +126,7 @@ def test_programs_are_ranked_as_the_command_does_and_refused_where_they_do_not_c
     monkeypatch.setattr(pyfunc, "MAX_PROGRAM", len(path.read_bytes()) - 1)
     assert refused(record["program"]).startswith("expected at most ")
     monkeypatch.undo()
-    features = ranker.spec.features.model_copy(update={"collection": Collection.parse("layout:cpu:random")})
+    features = ranker.spec.features.model_copy(update={"backend": "cpu"})
     other = SimpleNamespace(spec=SimpleNamespace(features=features))
     with pytest.raises(DataError, match=r"mine: program: file: .*entry_computation_id"):
         rank_records(other, [{"graph": "mine", "program": record["program"]}])  # type: ignore[arg-type]

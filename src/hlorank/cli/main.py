@@ -51,10 +51,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 @quiet_pipe()
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status: 2 for wrong usage and data, 1 for a file or store that fails.
-
-    It is 130 after Ctrl-C, as in shells.
-    """
+    """Run a command and return its exit status: 2 for wrong usage and data, 1 for a file or store, 130 at Ctrl-C."""
     try:
         return _run(arguments)
     except KeyboardInterrupt:

@@ -8,7 +8,6 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from itertools import islice
@@ -30,7 +29,6 @@ from hlorank.data.configurations import LayoutConfigurations
 from hlorank.data.npz import NpzFile
 from hlorank.files import SPEC, WEIGHTS, DataError
 from hlorank.hlo.extra import extra_path
-from hlorank.hlo.reader import graph_name
 from hlorank.hlo.stage import TRAINED
 from hlorank.metrics import ranking
 from hlorank.models.serialization import Spec, checked_spec
@@ -48,8 +46,7 @@ MAX_PROGRAM, CANDIDATES = 2**24, 256
 """Bytes of a program, and configurations that are drawn for it."""
 FIELDS = ("npz", "graph", "extra", "program")
 """Fields of a record: the graph's npz file in base64, its name in the response and in errors, and its `.extra.npz` in
-base64 for a model that was trained with extra features; or a program, as text or in base64, in place of the npz file.
-"""
+base64 for a model that was trained with extra features; or a program, as text or in base64."""
 REQUIRED = (
     "filelock", "joblib", "mlflow", "numpy", "pandas", "protobuf", "pydantic", "pydantic-core", "pymetis", "rich",
     "safetensors", "scipy", "torch", "torch-geometric",
@@ -60,15 +57,14 @@ REQUIRED = (
 def make_request(graphs: Sequence[Path], top: int = TOP) -> dict[str, Any]:
     """Return the body of a request, as JSON values, for `top` configurations of each graph.
 
-    The graphs are npz files, `<graph>.extra.npz` next to a file is sent with it, or programs.
+    The graphs are npz files, or programs; `<graph>.extra.npz` next to a file is sent with it.
     """
     records = []
     for path in graphs:
-        files, name = {"program": path}, graph_name(path)
-        if path.suffix == ".npz":
-            files, name = {"npz": path} | ({"extra": extra} if (extra := extra_path(path)).is_file() else {}), path.stem
+        first = "npz" if path.suffix == ".npz" else "program"
+        files = {first: path} | ({"extra": extra} if (extra := extra_path(path)).is_file() else {})
         encoded = {field: base64.b64encode(file.read_bytes()).decode() for field, file in files.items()}
-        records.append({"graph": name, **encoded})
+        records.append({"graph": path.stem, **encoded})
     return {"dataframe_records": records, "params": {"top": top}}
 
 
@@ -88,16 +84,16 @@ def _ranked(ranker: Ranker, record: Mapping[Any, object], top: int) -> dict[str,
     """Rank the graph of a record; errors name it and its field, as the client does not know the temporary file."""
     name, fields = str(record.get("graph") or ""), dict[str, str]()
     try:
-        with tempfile.TemporaryDirectory(prefix="hlorank-request-") as folder, _silent():
-            path = Path(folder, "graph.npz" if (program := record.get("program")) is None else "program")
-            fields |= {str(path): "npz" if program is None else "program", str(extra_path(path)): "extra"}
-            if program is not None:
-                path.write_bytes(_program(program))
-            for file, field in fields.items() if program is None else ():
-                if field == "npz" or record.get(field) is not None:
+        with tempfile.TemporaryDirectory(prefix="hlorank-request-") as folder:
+            program = record.get("program") is not None
+            path = Path(folder, "program" if program else "graph.npz")
+            fields |= {str(path): "program"} if program else {str(path): "npz", str(extra_path(path)): "extra"}
+            for file, field in fields.items():
+                if field != "extra" or record.get(field) is not None:
                     Path(file).write_bytes(_decoded(field, record.get(field)))
-                    with NpzFile(Path(file)) as arrays:
-                        check_sizes(arrays, **SIZES)
+                    if not program:
+                        with NpzFile(Path(file)) as arrays:
+                            check_sizes(arrays, **SIZES)
             limits = (SIZES["configurations"], CANDIDATES, 0, MAX_CHOICES, MAX_LAYOUTS)
             given = _only(GraphReader(ranker.spec.features, *limits, compile_dumps=True).read(path), top)
         scores = ranker.score(given.measured.graph, given.measured.configurations, given.extra)
@@ -109,59 +105,36 @@ def _ranked(ranker: Ranker, record: Mapping[Any, object], top: int) -> dict[str,
     return {"graph": name, "configurations": len(scores), "top": ranked["top"]}
 
 
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Leave out warnings of programs, which would fill an output that nobody reads, and then stop the server."""
-    log = logging.getLogger("hlorank.hlo")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
-
-
 def _only(graphs: Iterator[InputGraph], top: int) -> InputGraph:
     """Return the only graph of a file; refuse a program that is not right before layout assignment, or too large."""
-    found = [*islice(graphs, 2)]
-    given = found[0]
-    if len(found) > 1:
+    given, *more = islice(graphs, 2)
+    if more:
         raise DataError("modules", "one module", "several", file=given.file)
-    if (stage := given.stage) is not None:
-        if stage["not_compiled"] or stage["found"] != TRAINED or stage["other_backend"]:
-            why = stage["not_compiled"] or stage["other_backend"] or stage["found"]
-            raise DataError(
-                "file", f"a program that compiles to the stage {TRAINED} of the model", why, file=given.file
-            )
-        configurations = given.measured.configurations
-        nodes = len(configurations.node_ids) if isinstance(configurations, LayoutConfigurations) else 0
-        if min(top, CANDIDATES) * nodes > MAX_TOP:
-            expected = f"at most {MAX_TOP:,} configurable nodes of all configurations in the response"
-            raise DataError("top", expected, f"{min(top, CANDIDATES):,} x {nodes:,}", file=given.file)
+    configurations = given.measured.configurations
+    if (stage := given.stage) is None or not isinstance(configurations, LayoutConfigurations):
+        return given
+    if stage["not_compiled"] or stage["found"] != TRAINED or stage["other_backend"]:
+        why = stage["not_compiled"] or stage["other_backend"] or stage["found"]
+        raise DataError("file", f"a program that compiles to the stage {TRAINED} of the model", why, file=given.file)
+    if (changes := min(top, CANDIDATES) * len(configurations.node_ids)) > MAX_TOP:
+        raise DataError("top", f"at most {MAX_TOP:,} times configurable nodes", f"{changes:,}", file=given.file)
     return given
 
 
-def _program(value: object) -> bytes:
-    """Return the bytes of a program in base64, or as a text, which has blanks as base64 has not."""
-    if not isinstance(value, str):
-        raise DataError("program", "a program as text, or in base64", reprlib.repr(value))
-    try:
-        data = base64.b64decode(value, validate=True) if value.isascii() else value.encode()
-    except ValueError:
-        data = value.encode()
-    if len(data) > MAX_PROGRAM:
-        raise DataError("program", f"at most {MAX_PROGRAM:,} bytes", f"{len(data):,}")
-    return data
-
-
 def _decoded(field: str, value: object) -> bytes:
-    expected = "the bytes of an npz file in base64"
+    program = field == "program"
+    expected = "a program as text, or in base64" if program else "the bytes of an npz file in base64"
     if not isinstance(value, str):
         raise DataError(field, expected, reprlib.repr(value))
     try:
-        return base64.b64decode(value, validate=True)
+        data = base64.b64decode(value, validate=True)
     except ValueError as error:
-        raise DataError(field, expected, error) from None
+        if not program:
+            raise DataError(field, expected, error) from None
+        data = value.encode()  # a text, whose blanks base64 has not
+    if program and len(data) > MAX_PROGRAM:
+        raise DataError(field, f"at most {MAX_PROGRAM:,} bytes", f"{len(data):,}")
+    return data
 
 
 class RankingModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc] # MLflow ships no types
@@ -180,6 +153,7 @@ class RankingModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc] # MLflow sh
         folder = Path(context.artifacts["model"])
         for name in checked_spec(folder).get("plugins", {}):
             import_plugin(name)  # its code is in the package, as this file is
+        silence()
         self._ranker, self._seconds = Ranker(folder), float(MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT.get_raw() or -1)
 
     def predict(
@@ -211,6 +185,11 @@ def _signature() -> ModelSignature:
     ranked = Object([*fields, Property("changes", AnyType(), required=False)])
     response = [ColSpec(text, "graph"), ColSpec(number, "configurations"), ColSpec(Array(ranked), "top")]
     return ModelSignature(Schema(columns), Schema(response), ParamSchema([ParamSpec("top", number, TOP)]))
+
+
+def silence() -> None:
+    """Leave out warnings of programs, which would fill an output that nobody reads, and then stop the server."""
+    logging.getLogger("hlorank.hlo").setLevel(logging.ERROR)
 
 
 def scoring_server(ranker: Ranker) -> Any:

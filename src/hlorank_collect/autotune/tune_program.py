@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def tune(task: TuneTask, report: Report) -> dict[str, Any]:
     start = time.monotonic()
     report(Progress("trace"))
     program = task.load()
-    module, space, compile_layouts = opened(task, program)
+    module, space, compile_layouts = opened(task, program, memory=partial(task.memory, program.name))
     if (finished := task.finished(program.name, module)) is not None:
         return finished
     rng = task.rng(program.name)
@@ -50,8 +51,7 @@ def tune(task: TuneTask, report: Report) -> dict[str, Any]:
     outcome["seconds"] = {"rank": round(ranked - start, 2), "all": round(time.monotonic() - start, 2)}
     about = task.result(program.name, module, candidates.layouts[best], outcome, candidates.score(best))
     write_json(task.saved(program.name), about)
-    if (memory := task.memory(program.name, module)) is not None:
-        memory.unlink(missing_ok=True)
+    task.memory(program.name, module).unlink(missing_ok=True)
     return about
 
 

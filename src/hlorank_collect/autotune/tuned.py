@@ -1,6 +1,7 @@
 """Tuned programs: tasks of the child processes, the file of a chosen configuration, and the program as a function."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -85,36 +86,33 @@ class TuneTask(Task):
         """Return the JSON file of the program of this name."""
         return Path(self.output) / f"{name}.json"
 
-    def memory(self, name: str, module: HloModuleProto) -> Path | None:
-        """Return the file of the estimates of a search that is not complete."""
-        return Path(self.output) / f"{name}.{fingerprint([self.fingerprint, module_fingerprint(module)])}.partial"
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the settings that decide the result; date, place and time limit are not among them."""
+    def identity(self, module: HloModuleProto) -> str:
+        """Return the fingerprint of the module, the model, and the settings that decide the result."""
         model = None if self.model is None else sha256_file(Path(self.model) / SPEC)  # which has that of the weights
-        return fingerprint([super().fingerprint, model, self.budget])
+        return fingerprint([self.fingerprint, module_fingerprint(module), model, self.budget])
+
+    def memory(self, name: str, module: HloModuleProto) -> Path:
+        """Return the file of the estimates of a search that is not complete."""
+        return Path(self.output) / f"{name}.{self.identity(module)}.partial"
 
     def finished(self, name: str, module: HloModuleProto) -> dict[str, Any] | None:
-        """Return the content of the JSON file if this module was tuned with the same settings, else None."""
-        try:
+        """Return the content of the JSON file if the module was tuned with the same settings, else None."""
+        with suppress(DataError):
             about = read_json(self.saved(name))
-            known = read_saved(self.saved(name)).configuration.fingerprint
-        except DataError:
-            return None
-        same = about.get("fingerprint") == self.fingerprint and known == module_fingerprint(module)
-        return {**about, "finished": True} if same else None
+            if about.get("fingerprint") == self.identity(module):
+                return {**about, "finished": True}
+        return None
 
     def result(
         self, name: str, module: HloModuleProto, layouts: Layouts, outcome: Mapping[str, Any], score: float | None
     ) -> dict[str, Any]:
         """Return the content of the JSON file, of the layouts that won and of what the search says about them."""
-        changed = bool((layouts != -1).any())
+        changed, nodes = bool((layouts != -1).any()), NamedNodes(module, layout_space(module).node_ids)
         ranked: dict[str, Any] = {"collection": self.collection, "rank": 1, "score": score or 0.0}
         about = {"hlorank": __version__, "model": self.reference or "random", "backend": self.source, **ranked}
         return {
             "name": name,
-            "fingerprint": self.fingerprint,
+            "fingerprint": self.identity(module),
             "program": self.program,
             "arguments": self.arguments,
             "platform": self.platform,
@@ -124,9 +122,7 @@ class TuneTask(Task):
             **outcome,
             "winner": configuration_name(layouts) if changed else "default",
             "configuration": to_configuration(module, layouts, about).model_dump(mode="json"),
-            "changes": [
-                asdict(change) for change in NamedNodes(module, layout_space(module).node_ids).changes(layouts)
-            ],
+            "changes": [asdict(change) for change in nodes.changes(layouts)],
             **record.conditions(self.platform),
         }
 
@@ -145,9 +141,6 @@ class ApplyTask(TuneTask):
     def saved(self, name: str) -> Path:
         """Return the JSON file of the program of this name, which is not that of a search."""
         return super().saved(f"{name}.applied")
-
-    def memory(self, *_: object) -> None:
-        """Keep no estimates, of which there are two."""
 
     def chosen(self) -> ModuleConfiguration:
         """Read the configuration; raise DataError if the file is damaged."""
