@@ -17,7 +17,7 @@ from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_json import module_fingerprint
 from hlorank.hlo.layout_space import Layouts, LayoutSpace, configuration_name, constrained, layout_space
-from hlorank_collect import machine, timing, xla
+from hlorank_collect import machine, timing, xla, xla_texts
 from hlorank_collect.program import Program, SkippedError, error_line
 from hlorank_collect.task import Progress, Report
 from hlorank_collect.timing import Float64, Rounds, Timer, WrongOutputError, difference, has_nan
@@ -199,7 +199,7 @@ class CompiledLayouts(Tried[xla.Executable]):
     def same(self, configurations: Layouts) -> bool:
         """Return True if configurations that have an executable compile to one program."""
         executables = [self._results[configuration_name(configuration)] for configuration in configurations]
-        return len({xla.text(executable.module(), canonical=True) for executable in executables}) == 1
+        return len({xla_texts.text(executable.module(), canonical=True) for executable in executables}) == 1
 
     def measure(
         self,

@@ -1,6 +1,7 @@
 """XLA's compiler, called through jaxlib: modules are captured, compiled and run.
 
-This is the only module that calls private parts of jaxlib; `TESTED` is the version that they were tested with.
+This module and xla_texts.py are the only ones that call private parts of jaxlib; `TESTED` is the version that they were
+tested with.
 """
 
 import logging
@@ -14,9 +15,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from hlorank.hlo.entry_layouts import EntryLayouts, Order, demand, entry_layouts
+from hlorank.hlo.entry_layouts import Order, demand, entry_layouts
 from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto
 from hlorank.hlo.source_lines import keep_origins
+from hlorank_collect.xla_texts import as_stablehlo, with_entry_layouts
 
 TESTED = "0.10.2"
 Platform = Literal["cpu", "gpu", "tpu", "tpu-v2", "tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e"]
@@ -43,8 +45,6 @@ _log = logging.getLogger(__name__)
 _NEXT_PASS = re.compile(r"\.after_[\w-]*(layout-assignment|conv-rewriter)\.")
 # Nothing is run: LLVM optimizes nothing, and no pass before layout assignment reads these.
 _UNOPTIMIZED = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-_MODE = "mhlo.layout_mode"
-_LAYOUTS = re.compile(rb"mhlo\.(?:layout_mode|xla_entry_computation_parameter_layouts)")
 _NEEDED = re.compile(r"\(([\d.]+)([KMGT])\) exceeds available HBM")
 _MEBIBYTES = {"K": 2**-10, "M": 1, "G": 2**10, "T": 2**20}
 
@@ -117,78 +117,6 @@ def put(
         ]
 
 
-def parse(program: bytes, *, stablehlo: bool) -> bytes:
-    """Return the serialized HloModuleProto of HLO text or of MLIR; some damaged texts end the process."""
-    from jaxlib import _hlo, _jax
-
-    if not stablehlo:
-        data: bytes = _hlo.hlo_module_from_text(program.decode()).as_serialized_hlo_module_proto()
-        return data
-    data = _jax.mlir.mlir_module_to_xla_computation(program).as_serialized_hlo_module_proto()
-    if not _LAYOUTS.search(program):
-        return data
-    from jax._src.interpreters import mlir
-
-    with mlir.make_ir_context():
-        return _with_entry_layouts(data, _jax.mlir.deserialize_portable_artifact(program))  # other forms, too
-
-
-def _with_entry_layouts(module: bytes, stablehlo: Any) -> bytes:
-    """Return a serialized module with the entry layouts in the attributes of the MLIR module that it was made of."""
-    from jaxlib.mlir import ir
-
-    def orders(attributes: Any, name: str) -> list[Order]:
-        modes = [part[_MODE].value if _MODE in part else "" for part in attributes.get(name, ())]
-        return [tuple(map(int, mode[1:-1].split(","))) if mode[:1] == "{" and mode != "{}" else () for mode in modes]
-
-    main, attributes = _main(stablehlo).attributes, stablehlo.operation.attributes
-    found = EntryLayouts(orders(main, "arg_attrs"), orders(main, "res_attrs"))
-    if (name := "mhlo.xla_entry_computation_parameter_layouts") in attributes:
-        found = EntryLayouts([tuple(ir.DenseIntElementsAttr(part)) for part in attributes[name]], found.results)
-    if not found:
-        return module
-    result = HloModuleProto.FromString(module)
-    demand(result, found)
-    return result.SerializeToString(deterministic=True)
-
-
-def _main(module: Any) -> Any:
-    return next(operation for operation in module.body.operations if str(operation.attributes["sym_name"]) == '"main"')
-
-
-def _as_stablehlo(module: bytes) -> bytes:
-    """Return a serialized module as MLIR in bytecode, with the entry layouts as attributes that the compiler obeys."""
-    from jax._src.interpreters import mlir
-    from jaxlib import _jax
-    from jaxlib.mlir import ir
-
-    data: bytes = _jax.mlir.hlo_to_stablehlo(module)
-    if not (layouts := entry_layouts(HloModuleProto.FromString(module))):
-        return data
-    with mlir.make_ir_context():
-        parsed = ir.Module.parse(data)
-        main = _main(parsed)
-        for name, orders in (("arg_attrs", layouts.parameters), ("res_attrs", layouts.results)):
-            texts = [f"{{{','.join(map(str, order))}}}" if order else "default" for order in orders]
-            modes = [ir.DictAttr.get({_MODE: ir.StringAttr.get(text)}) for text in texts]
-            main.attributes[name] = ir.ArrayAttr.get(modes)
-        encoded: bytes = mlir.module_to_bytecode(parsed)
-        return encoded
-
-
-def text(module: bytes, *, canonical: bool = False) -> str:
-    """Return the HLO text of a serialized HloModuleProto, with all values of its constants.
-
-    The canonical text is equal for programs that differ in names and numbers only.
-    """
-    from jaxlib import _hlo
-
-    options = _hlo.HloPrintOptions.canonical() if canonical else _hlo.HloPrintOptions()
-    options.print_backend_config = True
-    options.print_large_constants = True
-    return str(_hlo.HloModule.from_serialized_hlo_module_proto(module).to_string(options))
-
-
 def unoptimized_module(function: Function, arguments: Sequence[Any], platform: Platform = "cpu") -> bytes:
     """Trace a function, and return its module before any pass as a serialized HloModuleProto."""
     import jax
@@ -199,7 +127,7 @@ def unoptimized_module(function: Function, arguments: Sequence[Any], platform: P
         # The layouts that a jitted function asks for are lost where another function calls it.
         asks = function.trace(*arguments).lower() if hasattr(function, "trace") else lowered
     data: bytes = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
-    return _with_entry_layouts(data, asks.compiler_ir("stablehlo"))
+    return with_entry_layouts(data, asks.compiler_ir("stablehlo"))
 
 
 def compile_module(module: bytes, platform: Platform = "cpu", overrides: Overrides = NO_OVERRIDES) -> Executable:
@@ -208,7 +136,7 @@ def compile_module(module: bytes, platform: Platform = "cpu", overrides: Overrid
 
     device = _device(platform)
     devices = _jax.DeviceList((device,))
-    return Executable(device.client.compile_and_load(_as_stablehlo(module), devices, _options(overrides)))
+    return Executable(device.client.compile_and_load(as_stablehlo(module), devices, _options(overrides)))
 
 
 def _options(overrides: Overrides) -> Any:
@@ -254,7 +182,7 @@ def compile_for_tpu(
 
     device = _tpu(platform)
     with proposed(proposals) as options, mlir.make_ir_context():
-        stablehlo = ir.Module.parse(_as_stablehlo(module))
+        stablehlo = ir.Module.parse(as_stablehlo(module))
         compiled = device.client.compile(
             stablehlo, executable_devices=_jax.DeviceList((device,)), compile_options=_options({**overrides, **options})
         )

@@ -25,17 +25,17 @@ def _limit_parser() -> None:
 def parse(data: bytes, language: str) -> bytes:
     """Return the serialized HloModuleProto of a text in `hlo` or `stablehlo`, MLIR bytecode or a portable artifact."""
     _limit_parser()
-    from hlorank_collect import xla
+    from hlorank_collect import xla_texts
 
-    return xla.parse(data, stablehlo=language == "stablehlo")
+    return xla_texts.parse(data, stablehlo=language == "stablehlo")
 
 
 def print_text(data: bytes) -> bytes:
     """Return the HLO text of a serialized HloModuleProto."""
     _limit_parser()
-    from hlorank_collect import xla
+    from hlorank_collect import xla_texts
 
-    return xla.text(data).encode()
+    return xla_texts.text(data).encode()
 
 
 def _compile_for(platform: Platform) -> None:
@@ -96,6 +96,8 @@ def optimize(data: bytes, platform: Platform) -> bytes:
 def trace(_: bytes, function: str, arguments: str, stage: str, platform: Platform) -> bytes:
     """Return the module of a JAX function at a stage of `DUMPS` for a backend, a serialized HloModuleProto."""
     from hlorank.config import ConfigError
+    from hlorank.files import DataError
+    from hlorank.hlo.checks import check_module
     from hlorank.hlo.reader import DUMPS
     from hlorank_collect import xla
     from hlorank_collect.program import SkippedError, error_line, user_program
@@ -104,8 +106,9 @@ def trace(_: bytes, function: str, arguments: str, stage: str, platform: Platfor
         _compile_for(platform)
     try:
         module = user_program(function, arguments).trace(platform).module
+        check_module(HloModuleProto.FromString(module))
         return xla.capture(module, platform, _impatient) if stage == DUMPS[0] else module
-    except (ConfigError, SkippedError):
+    except (ConfigError, DataError, SkippedError):
         raise
     except Exception as error:  # the compiler raises many classes
         raise ConfigError(f"it does not compile: {error_line(error)}") from error

@@ -2,6 +2,7 @@
 
 import gzip
 import lzma
+import os
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -36,11 +37,11 @@ def jaxlib() -> None:
 @pytest.fixture
 def parser_here(jaxlib: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parse in this process, which takes no second: not the texts that end it."""
-    from hlorank_collect import xla
+    from hlorank_collect import xla_texts
 
     def parse(_: str, data: bytes, language: str) -> bytes:
         try:
-            return xla.parse(data, stablehlo=language == "stablehlo")
+            return xla_texts.parse(data, stablehlo=language == "stablehlo")
         except Exception as error:
             raise XlaError(str(error)) from None
 
@@ -134,6 +135,54 @@ def test_a_parser_error_names_its_place(tmp_path: Path, text: str, old: str, new
     assert found in str(error.found)
 
 
+BODY = TEXT.partition("\n")[2]
+
+
+@pytest.mark.usefixtures("parser_here")
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"\xef\xbb\xbf" + TEXT.encode(), 6),
+        (TEXT.encode("utf-16"), 6),
+        (b"\xfe\xff" + TEXT.encode("utf-16-be"), 6),
+        (f"A module:\n\n```hlo\n{TEXT}```\nand more\n".encode(), 9),
+        (f"2026-01-01 dumping module 1\n{TEXT}".encode(), 7),
+        ("".join(f"I0101 00:00:00.0 7 a.cc:1] {line}\n" for line in TEXT.splitlines()).encode(), 6),
+        (f"\n{BODY}".encode(), 6),
+    ],
+    ids=["bom", "utf-16-le", "utf-16-be", "markdown", "log", "logged lines", "no header"],
+)
+def test_what_is_around_a_module_does_not_matter(content: bytes, line: int, tmp_path: Path) -> None:
+    plain = read(write(tmp_path / "f.txt", TEXT)).module
+    assert read(write(tmp_path / "f.txt", content)).module.computations == plain.computations
+    code = "utf-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
+    wrong = content.decode(code).replace("f32[] add", "f32[] frob").encode(code)
+    assert refused(write(tmp_path / "f.txt", wrong)).key.startswith(f"line {line}, ")
+
+
+@pytest.mark.usefixtures("parser_here")
+@pytest.mark.parametrize("value", ["dense_resource<blob1>", "dense_resource<__elided__>", "dense<...>", 'dense<"...">'])
+@pytest.mark.parametrize("element", ["f32", "bf16", "i1", "ui8", "complex<f32>"])
+def test_values_that_are_left_out_do_not_matter(value: str, element: str, tmp_path: Path) -> None:
+    shape = f"tensor<2x2x{element}>"
+    body = f"%c = stablehlo.constant {value} : {shape}\n return %c : {shape}"
+    module = f"module @m {{ func.func public @main() -> {shape} {{ {body} }} }}"
+    record = read(write(tmp_path / "f.mlir", module))
+    assert [node.opcode for node in record.module.computations[0].instructions] == ["constant"]
+
+
+@pytest.mark.usefixtures("jaxlib")
+def test_flags_of_xla_and_newer_stablehlo_are_not_taken_for_a_wrong_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_no_such_flag")
+    assert read(write(tmp_path / "f.txt", TEXT)).module.name == "jit_f"
+    text = TEXT.replace("ROOT %reduce.4 = f32[2]", "%r = f32[9] reshape(%x)\n ROOT %reduce.4 = f32[2]", 1)
+    error = refused(write(tmp_path / "f.txt", text))
+    assert "shape: f32[9] operand: f32[2,3]" in str(error.found)
+    assert "9.1.0" in str(refused(write(tmp_path / "f.bin", b"ML\xefR\rStableHLO_v9.1.0\0")).found)
+
+
 @pytest.mark.usefixtures("jaxlib")
 @pytest.mark.parametrize(
     "instruction",
@@ -167,6 +216,8 @@ XZ = lzma.compress(TEXT.encode(), filters=[{"id": lzma.FILTER_LZMA2, "dict_size"
         zipped(zipped(TEXT.encode())),
         b" \n" * 64 + b"text",  # took forever
         b"/* HLO */ " * 64 + b"text",
+        b"PK\x03\x04 of torch",
+        b"\x24\0\0\0 of jax.export" + b"ML\xefR",
     ],
 )
 def test_damaged_files_and_other_texts_are_refused(tmp_path: Path, content: bytes) -> None:
@@ -189,7 +240,7 @@ def test_more_bytes_than_the_limit_are_refused(tmp_path: Path, monkeypatch: pyte
 
 
 # Numbers of lines with ` = ` in the texts.
-REAL = {"imagenette.inference": 575, "llama3_8b.training": 2_298, "resnet50.training": 9_620}
+REAL = {"imagenette.inference": 575, "llama3_8b.prefill": 637, "resnet50.training": 9_620}
 
 
 @pytest.mark.slow
@@ -215,7 +266,16 @@ def refuse(data):
     raise ValueError("line 1\\nline 2")
 
 leave = lambda data: sys.exit(0)
+def die(data):
+    os.write(1, len(b"answer").to_bytes(8, "big") + b"answer")
+    os.kill(os.getpid(), 11)
+
+def check(data):
+    print("F0101 00:00:00.0 1 a.cc:1] Check failed: f32[9]", file=sys.stderr, flush=True)
+    os.abort()
+
 abort = lambda data: os.abort()
+cut = lambda data: os._exit(0)
 quit = lambda data: os._exit(7)
 sleep = lambda data: time.sleep(60)
 """
@@ -228,9 +288,9 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "own-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1\n")
-    names = ("echo", "refuse", "leave", "abort", "quit", "sleep", "lost")
+    names = ("echo", "refuse", "leave", "abort", "die", "check", "cut", "quit", "sleep", "lost")
     (info / "entry_points.txt").write_text(f"[{GROUP}]\n" + "".join(f"{name} = own_jobs:{name}\n" for name in names))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(xla_process, "has_jaxlib", lambda: True)
 
 
@@ -246,6 +306,9 @@ def test_a_job_has_its_data_and_arguments_and_what_it_prints_is_no_result() -> N
         ("refuse", "line 1\nline 2"),
         ("leave", "0"),
         ("abort", "SIGABRT"),
+        ("die", "SIGSEGV"),
+        ("check", "SIGABRT): Check failed: f32[9]"),
+        ("cut", "before its result is complete"),
         ("quit", "status 7"),
         ("sleep", "more than 1 seconds"),
         ("lost", "lost"),

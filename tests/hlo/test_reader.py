@@ -290,7 +290,7 @@ BAD: dict[str, Callable[[bytes], bytes]] = {
     "truncated": lambda data: data[:-3],
     "another message": lambda data: HloModuleProto.DESCRIPTOR.file.serialized_pb,
     "zeros": lambda data: bytes(100),
-    "a zip file": lambda data: b"PK\x03\x04" + bytes(range(256)),
+    "other bytes": lambda data: b"RK\x03\x04" + bytes(range(256)),
 }
 
 

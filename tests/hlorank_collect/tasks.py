@@ -22,7 +22,7 @@ def silent(progress: Progress) -> None:
 
 def parsed(body: str, computations: str = "") -> HloModuleProto:
     """Return the module of an entry computation, and others, in HLO text."""
-    from hlorank_collect import xla
+    from hlorank_collect import xla_texts
 
     text = f"HloModule m\n{computations}\nENTRY %e {{\n{body}\n}}"
-    return HloModuleProto.FromString(xla.parse(text.encode(), stablehlo=False))
+    return HloModuleProto.FromString(xla_texts.parse(text.encode(), stablehlo=False))

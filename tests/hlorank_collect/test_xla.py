@@ -157,7 +157,7 @@ def test_exported_texts_compute_what_the_default_computes() -> None:
         saved = to_configuration(module, one, ABOUT).model_dump_json()
         constrained = apply(module, ModuleConfiguration.model_validate_json(saved))
         text = hlo_text(constrained.SerializeToString())
-        parsed = HloModuleProto.FromString(xla.parse(text.encode(), stablehlo=False))
+        parsed = HloModuleProto.FromString(xla_texts.parse(text.encode(), stablehlo=False))
         assert difference(outputs(module), outputs(parsed)) is None
 
 

@@ -1,6 +1,7 @@
 """Forms of a program other than plain protobufs: compressed files, HLO text and StableHLO."""
 
 import lzma
+import math
 import re
 import zlib
 from codecs import getincrementaldecoder
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hlorank.files import DataError
+from hlorank.hlo.hlo_pb2 import DeviceAssignmentProto, HloModuleProto
 from hlorank.hlo.xla_process import INSTALL, XlaError, has_jaxlib, in_process
 
 MAX_BYTES = 256 * 2**20
@@ -27,7 +29,23 @@ COMPRESSED = ("", ".xz", ".gz")
 # Possessive, as other texts with many blanks or comments at the start would take forever.
 _HLO = re.compile(rb"(?>\s+|//[^\n]*\n|/\*.*?\*/)*+HloModule\b", re.DOTALL)
 _BYTECODE = b"ML\xefR"
-_MLIR = re.compile(rb"(?>\s+|//[^\n]*\n)*+(?:module\b|\"builtin\.module\"|func\.func\b|#\w+ =|!\w+ =)")
+_MLIR = re.compile(rb"(?>\s+|//[^\n]*\n)*+(?:module\b|\"builtin\.module\"|\"?func\.func\b|#\w+ =|!\w+ =)")
+_MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8-sig"}
+_LOGGED = re.compile(rb"^[IWEF]\d{4}[^\]\n]*\] ?", re.MULTILINE)
+# First lines of modules behind those of a log or of Markdown, and of computations of a module without its header.
+_START = re.compile(
+    rb"^(?:HloModule [\w.\-]+[,\s]|module\b[^\n]*\{|\"builtin\.module\"|\"?func\.func\b|"
+    rb"((?:ENTRY )?%?[\w.\-]+ (?:\([^\n]*\) -> [^\n]*)?\{\s*(?:ROOT )?%?[\w.\-]+ = ))",
+    re.MULTILINE,
+)
+# Values have no influence on a graph, and XLA reads none that are left out.
+_VALUES = re.compile(rb"dense(?:_resource<[^<>]*>|<\"?\.\.\.\"?>)(\s*:\s*tensor<((?:\d+x)*)(complex<)?[a-z]+(\d+))")
+_MAX_VALUES = 32 * 2**20  # bytes of a constant, beyond which it becomes a broadcast of one element
+_PARTITIONS = re.compile(rb"^[ \t]*(?:HloModule|module)\b[^\n]*?num_partitions ?= ?(\d{1,6})\b", re.MULTILINE)
+_OTHERS = {  # which no protobuf has at its beginning
+    b"PK\x03\x04": "a zip file; of torch.export's .pt2, write what exported_program_to_stablehlo of torch_xla makes",
+    _BYTECODE: "another form around StableHLO; of jax.export, write exported.mlir_module_serialized",
+}
 _CONTROL = bytes({*range(32), 127}.difference(b"\t\n\r\f"))
 _PLACE = re.compile(r"(?:was parsing |-:)(\d+):(\d+): error: (.*)")
 _INSTRUCTION = re.compile(r"\s*(?:ROOT\s+)?(%?[\w.\-]+)\s*=")
@@ -72,6 +90,28 @@ def _language(data: bytes) -> str | None:
     return "hlo" if _HLO.match(data, 0, _HEAD) else None
 
 
+def _normal(data: bytes) -> bytes:
+    """Return a text in UTF-8 that begins with its module, on the line of the file; other data as they are."""
+    code = next((code for mark, code in _MARKS.items() if data.startswith(mark)), None)
+    data = data.decode(code, errors="replace").encode() if code else data
+    if not data or _language(data) or not _is_text(data[:_HEAD]):
+        return data
+    data = _LOGGED.sub(b"", data)
+    if (start := _START.search(data, 0, _HEAD)) is None:
+        return data
+    before, text = data[: start.start()], data[start.start() :]
+    if b"```" in before:
+        text = text.partition(b"\n```")[0] + b"\n"
+    return b"\n" * before.count(b"\n") + b"HloModule module " * bool(start[1]) + text
+
+
+def _some_values(found: re.Match[bytes]) -> bytes:
+    """Return a constant with values in place of one without; not all are equal, as XLA would broadcast one then."""
+    element = max(1, int(found[4]) // 8) * (2 if found[3] else 1)
+    size = element * math.prod(int(one) for one in found[2].split(b"x")[:-1])
+    return b'dense<"0x01%b">%b' % (b"00" * ((size if size <= _MAX_VALUES else element) - 1), found[1])
+
+
 def is_program_text(path: Path) -> bool:
     """Return whether a file, which may be compressed, begins as HLO text or StableHLO does."""
     return language_of(path) is not None
@@ -88,7 +128,7 @@ def language_of(path: Path) -> str | None:
             head = compression[1]().decompress(head, _HEAD)
         except (lzma.LZMAError, zlib.error):
             return None
-    return _language(head)
+    return _language(_normal(head))
 
 
 def _parse_error(message: str, text: bytes) -> DataError:
@@ -119,8 +159,14 @@ def _parsed(text: bytes, language: str) -> bytes:
             raise DataError(place, "text in UTF-8", f"byte 0x{text[error.start]:02x}") from None
     if not has_jaxlib():
         raise DataError("file", f"jaxlib, which parses HLO text and StableHLO: {INSTALL}", "no jaxlib")
+    found = _PARTITIONS.search(text)
+    partitions = int(found[1]) if found else int(language == "hlo")  # MLIR may have them in other places
+    module = HloModuleProto(device_assignment=DeviceAssignmentProto(computation_count=partitions))
+    if language == "stablehlo" and not text.startswith(_BYTECODE):
+        text = _VALUES.sub(_some_values, text)
     try:
-        return in_process("parse", text, language)
+        # The parser leaves the number out: the protobuf gets it where XLA's dumps have it.
+        return in_process("parse", text, language) + module.SerializeToString()
     except XlaError as error:
         raise _parse_error(str(error), text) from None
 
@@ -148,8 +194,11 @@ def as_protobuf(file: BinaryIO) -> bytes:
         raise DataError("file", f"at most {MAX_BYTES:,} bytes", "more")
     if (compression := _decompressor(data)) is not None:
         data = _decompressed(data, *compression)
+    data = _normal(data)
     if (language := _language(data)) is not None:
         return _parsed(data, language)
+    if (other := next((line for mark, line in _OTHERS.items() if mark in data[:_HEAD]), None)) is not None:
+        raise DataError("file", "HLO or StableHLO", other)
     if data and _is_text(data[:_HEAD]):
         expected = "HLO text, which begins with HloModule, StableHLO, which begins with module, or a protobuf"
         raise DataError("file", expected, "another text")

@@ -23,6 +23,7 @@ from hlorank.data.configurations import (
 from hlorank.data.graph import Graph
 from hlorank.files import DataError, counted, open_file
 from hlorank.hlo import configurations
+from hlorank.hlo.checks import check_module
 from hlorank.hlo.entry_layouts import assign
 from hlorank.hlo.forms import COMPRESSED, as_protobuf, is_program_text
 from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto, ModuleTuningData, TuningData
@@ -185,10 +186,12 @@ def _single_record(data: bytes, path: Path) -> Record:
             continue
         match message:
             case HloModuleProto() if _is_module(message):
+                check_module(message)
                 return Record(name, path, "", message, None)
             case ModuleTuningData() if _is_tuning(message):
                 return Record(name, path, "", message.module, message)
             case HloProto() if _is_module(message.hlo_module):
+                check_module(message.hlo_module)
                 return Record(name, path, "", message.hlo_module, None)
     raise refused if data else DataError("file", _EXPECTED, "an empty file")
 
@@ -198,7 +201,12 @@ def parse_records(file: BinaryIO, path: Path) -> Iterator[Record]:
     try:
         data = as_protobuf(file)
         # A TuningData first: it may have many modules, and parsing it as another message would load all of them.
-        if parts := _tuning_parts(data):
+        parts = _tuning_parts(data)
+        if len(parts) == 1 and not _is_tuning(_parse(ModuleTuningData, parts[0])):
+            raise DataError(
+                "file", _EXPECTED, "an HloSnapshot or a record without runs: write snapshot.hlo.SerializeToString()"
+            )
+        if parts:
             yield from _tuning_records(path, parts)
         else:
             yield _single_record(data, path)

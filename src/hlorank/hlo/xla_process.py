@@ -6,6 +6,7 @@ capture and trace.
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ GROUP = "hlorank.xla"
 INSTALL = "pip install 'hlorank[collect]'"
 """Installs jax and jaxlib, which the jobs use."""
 MAX_SECONDS = 600.0
+_LOGGED = re.compile(r"^F\d{4}[^\n]*?\] ([^\n]*)", re.MULTILINE)  # fatal lines, such as failed checks
 _COMMAND = [sys.executable, "-P", "-m", "hlorank.hlo.xla_process"]
 
 
@@ -36,9 +38,11 @@ def in_process(work: str, data: bytes, *arguments: str) -> bytes:
     """
     if not has_jaxlib():
         raise XlaError(f"no jaxlib: {INSTALL}")
+    # A flag that this jaxlib does not know ends the process, and none changes what a text means.
+    env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS" or work not in ("parse", "print")}
     try:
         done = subprocess.run(  # noqa: S603 (the same interpreter)
-            [*_COMMAND, work, *arguments], input=data, capture_output=True, timeout=MAX_SECONDS, check=False
+            [*_COMMAND, work, *arguments], input=data, capture_output=True, timeout=MAX_SECONDS, check=False, env=env
         )
     except subprocess.TimeoutExpired:
         raise XlaError(f"work of XLA of more than {MAX_SECONDS:g} seconds") from None
@@ -46,8 +50,11 @@ def in_process(work: str, data: bytes, *arguments: str) -> bytes:
         raise XlaError(done.stdout.decode(errors="replace") or "a failure without a reason")
     if done.returncode:
         ended = signal.Signals(-done.returncode).name if done.returncode < 0 else f"status {done.returncode}"
-        raise XlaError(f"work that ends XLA's process ({ended})")
-    return done.stdout
+        reasons = _LOGGED.findall(done.stderr.decode(errors="replace"))
+        raise XlaError(": ".join([f"work that ends XLA's process ({ended})", *map(str.strip, reasons[:1])]))
+    if int.from_bytes(done.stdout[:8], "big") != len(done.stdout) - 8:
+        raise XlaError("work that ends XLA's process before its result is complete")
+    return done.stdout[8:]
 
 
 def _main(work: str, *arguments: str) -> int:
@@ -58,7 +65,8 @@ def _main(work: str, *arguments: str) -> int:
             jobs = entry_points(group=GROUP, name=work)
             if not jobs:
                 raise XlaError(f"no entry point {work} of the group {GROUP}; install hlorank again: {INSTALL}")
-            output.write(next(iter(jobs)).load()(sys.stdin.buffer.read(), *arguments))
+            result = next(iter(jobs)).load()(sys.stdin.buffer.read(), *arguments)
+            output.write(len(result).to_bytes(8, "big") + result)
         except (Exception, SystemExit) as error:  # a traced program may end its process
             output.write((str(error) or type(error).__name__).encode(errors="replace"))
             return 1

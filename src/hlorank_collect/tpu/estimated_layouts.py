@@ -13,7 +13,7 @@ import numpy as np
 
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_space import Float64, Layouts, configuration_name
-from hlorank_collect import machine, xla
+from hlorank_collect import machine, xla, xla_texts
 from hlorank_collect.compiled_layouts import Attempts, Tried, check_pure, named_failures
 from hlorank_collect.program import Program
 from hlorank_collect.task import Task
@@ -117,7 +117,7 @@ class EstimatedLayouts(Tried[Cost]):
     def same(self, configurations: Layouts) -> bool:
         """Return True if configurations compile to one program."""
         modules = (self._program.optimized(configuration).SerializeToString() for configuration in configurations)
-        return len({xla.text(module, canonical=True) for module in modules}) == 1
+        return len({xla_texts.text(module, canonical=True) for module in modules}) == 1
 
     def about(self, configurations: Layouts) -> dict[str, Any]:
         """Return what the JSON file says about the costs of configurations that compile."""

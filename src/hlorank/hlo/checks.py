@@ -1,0 +1,107 @@
+"""Checks of a compiler's dump: what XLA's verifier would refuse, programs of several devices, and of GPUs only."""
+
+import math
+import re
+from collections.abc import Sequence
+
+from hlorank.files import DataError
+from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto, OpSharding, ShapeProto
+
+# Targets of custom calls, and kinds of fusions, that only XLA's compiler for GPUs makes.
+_GPU = re.compile(r"__(?:cu[a-z]+|gpu|triton|hip|miopen|roc[a-z]+)(?![a-z])[\w$.]*")
+_COLLECTIVE = re.compile(r"all-|collective-|reduce-scatter|partition-id|ragged-all")
+_SHARDS = ("SPMD", "xla.sdy.GlobalToLocal", "xla.sdy.LocalToGlobal")
+_ELEMENTWISE = re.compile("add|compare|convert|divide|exponential|log|maximum|minimum|multiply|negate|subtract|tanh")
+
+
+def _leaves(shape: ShapeProto) -> list[ShapeProto]:
+    return [leaf for part in shape.tuple_shapes for leaf in _leaves(part)] or [shape]
+
+
+def _fits(node: HloInstructionProto, shapes: Sequence[ShapeProto]) -> bool:
+    """Return whether the sizes of a result follow from those of its operands; the parser checks other opcodes."""
+    sizes, used = [*node.shape.dimensions], [[*shape.dimensions] for shape in shapes]
+    match node.opcode, used:
+        case "tuple", _:
+            return [[*part.dimensions] for part in node.shape.tuple_shapes] == used
+        case "get-tuple-element", _:
+            return [*shapes[0].tuple_shapes[node.tuple_index].dimensions] == sizes
+        case "reshape", [one]:
+            return math.prod(one) == math.prod(sizes)
+        case "transpose", [one] if node.dimensions:
+            return sizes == [one[d] for d in node.dimensions]
+        case "dot", [left, right] if node.HasField("dot_dimension_numbers"):
+            n = node.dot_dimension_numbers
+            ours = [*n.lhs_batch_dimensions, *n.lhs_contracting_dimensions]
+            theirs = [*n.rhs_batch_dimensions, *n.rhs_contracting_dimensions]
+            free = [
+                one for side, dims in ((left, ours), (right, theirs)) for d, one in enumerate(side) if d not in dims
+            ]
+            batch = [left[d] for d in n.lhs_batch_dimensions]
+            return [left[d] for d in ours] == [right[d] for d in theirs] and sizes == batch + free
+    return not _ELEMENTWISE.fullmatch(node.opcode) or all(one == sizes for one in used)
+
+
+def _fault(node: HloInstructionProto, operands: Sequence[ShapeProto]) -> str | None:
+    """Return what XLA would refuse in an instruction, None if nothing is found."""
+    for leaf in _leaves(node.shape):
+        order, sizes = leaf.layout.minor_to_major, [*leaf.dimensions]
+        if math.prod(sizes) >= 2**59:  # of at most 16 bytes
+            return f"{sizes}, whose bytes overflow an int64"
+        if order and sorted(order) != [*range(len(sizes))]:
+            return f"a layout {[*order]} of {len(sizes)} dimensions"
+    for sharding in (node.sharding, *node.sharding.tuple_shardings) if node.HasField("sharding") else ():
+        tiles, devices = math.prod(sharding.tile_assignment_dimensions), sharding.tile_assignment_devices
+        count = len({*devices}) or math.prod(sharding.iota_reshape_dims)
+        if sharding.tile_assignment_dimensions and (count != tiles or len(devices) not in (0, count)):
+            return f"a sharding of {tiles} tiles for {[*devices] or count} devices"
+    try:
+        fits = any(any(one.is_dynamic_dimension) for one in (node.shape, *operands)) or _fits(node, operands)
+    except IndexError:  # a dimension or part that an operand has not
+        fits = False
+    if fits:
+        return None
+    given = " and ".join(str([*shape.dimensions]) for shape in operands[:3])
+    return f"{node.opcode} of {given} with the result {[*node.shape.dimensions]}"
+
+
+def _is_tiled(sharding: OpSharding) -> bool:
+    tiles = sharding.tile_assignment_dimensions[: -1 if sharding.replicate_on_last_tile_dim else None]
+    return math.prod(tiles) > 1 or any(map(_is_tiled, sharding.tuple_shardings))
+
+
+def _is_whole(module: HloModuleProto) -> bool:
+    """Return whether XLA's partitioner would still divide a module among devices.
+
+    After it only parameters have shardings; the module has these too, or its devices communicate.
+    """
+    nodes = [node for computation in module.computations for node in computation.instructions]
+    tiled = {node.opcode for node in nodes if node.HasField("sharding") and _is_tiled(node.sharding)}
+    if tiled - {"parameter"} or any(node.custom_call_target.startswith(_SHARDS) for node in nodes):
+        return True
+    divided = module.spmd_parameters_shardings or any(_COLLECTIVE.match(node.opcode) for node in nodes)
+    return bool(tiled) and not divided
+
+
+def check_module(module: HloModuleProto) -> None:
+    """Raise DataError for a module that XLA's verifier refuses, that several devices run, or that is for GPUs only."""
+    if (entry := module.entry_computation_id) and all(entry != one.id for one in module.computations):
+        raise DataError("entry_computation_id", "the id of a computation", entry)
+    for c, computation in enumerate(module.computations):
+        shapes = {node.id: node.shape for node in computation.instructions}
+        for i, node in enumerate(computation.instructions):
+            place = f"computations[{c}].instructions[{i}] ({node.name})"
+            text = (
+                (node.custom_call_target, str(node.backend_config)) if node.opcode in ("custom-call", "fusion") else ()
+            )
+            if made := _GPU.search(" ".join(text)):
+                expected = "a program for any device, such as XLA's dump before_optimizations"
+                raise DataError(place, expected, f"{made[0]}, which XLA's compiler for GPUs made")
+            operands = [shapes[one] for one in node.operand_ids if one in shapes]
+            if len(operands) == len(node.operand_ids) and (fault := _fault(node, operands)):
+                raise DataError(place, "an instruction that XLA's verifier accepts", fault)
+    # Text and dumps say how many partitions there are; what JAX writes does not.
+    if module.device_assignment.computation_count != 1 and _is_whole(module):
+        expected = "what one device runs, such as XLA's dump before_layout-assignment, after the partitioner"
+        raise DataError("sharding", expected, "a program of several devices (SPMD)")
+    module.ClearField("device_assignment")  # devices that compiled it once
