@@ -121,7 +121,7 @@ def test_a_mistake_is_named_with_what_is_allowed(key: str, value: Any, message: 
     [
         (ORIGINS, "data.origin", {"local", "tpugraphs"}),
         (LAYERS, "model.block", {"sage", "residual"}),
-        (METHODS, "method", {"gst", "auto", "gradient_boosting"}),
+        (METHODS, "method", {"gst", "gradient_boosting"}),
     ],
 )
 def test_a_wrong_name_is_answered_with_all_allowed_ones(point: ExtensionPoint[Any], key: str, others: set[str]) -> None:

@@ -16,7 +16,7 @@ from hlorank.hlo.forms import hlo_text
 from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto
 from hlorank.hlo.layout_json import ModuleConfiguration, apply, to_configuration
 from hlorank.hlo.layout_space import constrained, layout_space, random
-from hlorank_collect import machine, xla, xla_jobs
+from hlorank_collect import machine, xla, xla_jobs, xla_texts
 from hlorank_collect.timing import difference
 
 jax = pytest.importorskip("jax", reason="needs jax (extra collect)")

@@ -1,6 +1,5 @@
 """Preparation of a training: members and folds, method auto, warnings, mistakes, and the identity of a training."""
 
-import logging
 import os
 import subprocess
 import sys
@@ -20,7 +19,6 @@ from hlorank.data.collection import Split, sidecar_path
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import DataError, write_json
 from hlorank.models.graph_inputs import GraphLoader
-from hlorank.partition.segment_store import partition_collection
 from hlorank.partition.segments import Partition
 from hlorank.training import prepare as prepare_module
 from hlorank.training.prepare import prepare
@@ -106,39 +104,7 @@ DEEP = {"segments__sampled": 100}  # every segment has its gradient: nothing is 
 MIXED = {"model__block": "[layer_norm,sage,configuration_attention,gelu,residual]"}
 
 
-@pytest.mark.parametrize(
-    ("max_nodes", "values", "expected"),
-    [
-        (5, {"collection": "tile/synthetic"}, {"full"}),
-        (10_000, {}, {"full"}),  # graphs of one segment
-        (5, LONG, {"gst_e"}),  # a table that is warm is worth its stale embeddings
-        (5, {**LONG, "segments__table_bytes": 2000}, {"full", "gst"}),  # it holds nothing for later
-        (5, {"trainer__max_epochs": 1, "trainer__steps_per_epoch": 1}, {"full", "gst"}),
-        (5, {**LONG, **MIXED}, {"full", "gst"}),  # an embedding depends on the other configurations
-        (5, DEEP, {"full"}),
-        (5, {**DEEP, "trainer__memory_bytes": 30_000}, {"gst", "gst_e"}),
-    ],
-)
-def test_method_auto(
-    max_nodes: int,
-    values: dict[str, Any],
-    expected: set[str],
-    settings: Settings,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """A segment of five nodes is a small share of a graph."""
-    config, path = settings(), Path("layout/synthetic/random")
-    cut = config.partition.model_copy(update={"max_nodes": max_nodes})
-    partition_collection(Path(config.paths.features) / path, cut, tmp_path / "cut" / path)
-    with caplog.at_level(logging.INFO):
-        setup = prepared(settings(method="auto", paths__segments=tmp_path / "cut", **values))
-    assert setup.spec.method in expected
-    assert f"method auto: {setup.spec.method}" in caplog.text
-
-
-@pytest.mark.parametrize("method", ["gst", "auto"])
-def test_segments_are_opened_one_by_one(method: str, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_are_opened_one_by_one(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some systems allow a process 1,024 open files, and the segments of a graph are three."""
     opened, alive, open_partition = WeakSet[Partition](), list[int](), GraphLoader.open_partition
 
@@ -154,7 +120,7 @@ def test_segments_are_opened_one_by_one(method: str, settings: Settings, monkeyp
     monkeypatch.setattr(GraphLoader, "open_partition", open_and_count)
     monkeypatch.setattr(GraphLoader, "open", first_step)
     with pytest.raises(KeyboardInterrupt):
-        prepared(settings(method=method))
+        prepared(settings(method="gst"))
     assert len(alive) > 2
     assert max(alive) == 1
 
@@ -172,7 +138,6 @@ def test_segments_are_opened_one_by_one(method: str, settings: Settings, monkeyp
         ({"method": "gst_e", "segments.table_bytes": 10**4}, r"segments\.table_bytes=10000: the working set of"),
         ({"model.opcode_width": 5}, r"model\.opcode_width"),
         ({"trainer.memory_bytes": 100}, r"trainer\.memory_bytes=100: "),
-        ({"method": "auto", "trainer.memory_bytes": 1}, r"trainer\.memory_bytes=1: "),
         ({"trainer.precision": "16-mixed"}, r"trainer\.precision=16-mixed"),
         ({"method": "default_configuration", "collection": "tile:synthetic"}, r"method=default_configuration: "),
         (
@@ -247,9 +212,9 @@ def test_the_key_has_the_code_of_the_result(method: str, settings: Settings, mon
         digested.append(names)
         return "0" * 64
 
-    first = prepared(settings(method=method))
+    first = prepared(settings(method="gst"))
     monkeypatch.setattr(prepare_module, "code_digest", digest)
-    other = prepared(settings(method=method))
+    other = prepared(settings(method="gst"))
     assert other.key != first.key
     assert prepare_module.CODE in digested
 

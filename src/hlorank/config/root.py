@@ -213,7 +213,7 @@ class Config(Section):
     kind: Literal["layout", "tile"] | None
     """Kind of collection that the file of `experiment` is for; null is any."""
     method: str
-    """Method of training segments, auto for the one of full, gst and gst_e that suits the data, or a baseline."""
+    """Method of training segments, or a baseline."""
     output: Folder | None
     """Folder that a stage writes; null is the stage's folder in `paths`, in a multirun the run folder of Hydra."""
     seed: int = Field(ge=0)

@@ -12,9 +12,6 @@ from numpy.typing import NDArray
 from hlorank.config import ExtensionPoint
 from hlorank.models.baselines.baseline import BASELINES
 
-AUTO = "auto"
-"""Name that stands for the method which suits the data; see `hlorank.training.auto_method`."""
-
 
 @dataclass(frozen=True)
 class Method:
@@ -57,7 +54,7 @@ METHODS: ExtensionPoint[Method] = ExtensionPoint(
     },
     "a hlorank.training.methods.Method",
     lambda _, found: found if isinstance(found, Method) else None,
-    others=[AUTO, *BASELINES],
+    others=[*BASELINES],
 )
 """Training methods by name."""
 

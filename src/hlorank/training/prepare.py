@@ -17,7 +17,7 @@ from hlorank.files import WEIGHTS, DataError, code_digest, counted, flatten, sha
 from hlorank.models.baselines.baseline import BASELINES, XGBOOST
 from hlorank.training.baselines.fit_baseline import RECIPES, check_baseline
 from hlorank.training.losses import make_loss
-from hlorank.training.methods import AUTO, Method
+from hlorank.training.methods import Method
 from hlorank.training.process_group import ALONE, ProcessGroup
 from hlorank.training.sampling import Stream, seed_sequence
 from hlorank.training.setup import LIBRARIES, Member, Setup, open_setup
@@ -72,11 +72,6 @@ def _prepare_networks(config: Config, ranks: ProcessGroup) -> Setup:
         if name not in BASELINES:
             raise ConfigError(f"ensemble.baselines: expected some of {', '.join(BASELINES)}, found {name}")
         check_baseline(name, config.collection)
-    if config.method == AUTO:
-        from hlorank.training.auto_method import choose_method
-
-        whole, segmented = (open_setup(config.model_copy(update={"method": name})) for name in ("full", "gst"))
-        config = config.model_copy(update={"method": choose_method(whole, segmented)})
     setup = open_setup(config)
     _check_train(setup)
     setup = replace(setup, members=_members(setup))
