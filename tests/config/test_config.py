@@ -131,7 +131,7 @@ def test_a_wrong_name_is_answered_with_all_allowed_ones(point: ExtensionPoint[An
 
 
 def test_an_origin_needs_no_file_in_conf() -> None:
-    settings = {"root": "x", "split": "test", "dump": "before_optimizations", "extra": True}
+    settings = {"root": "x", "split": "test", "dump": "before_optimizations"}
     data = load_composed(changed({"data.origin": "hlo", "data.hlo": settings})).data
     assert (data.origin, data.settings) == ("hlo", settings)  # the settings of the default origin are ignored
 

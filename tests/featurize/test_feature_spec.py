@@ -158,6 +158,11 @@ def test_a_specification_of_the_last_release_is_read(spec: FeatureSpec) -> None:
     del options["operand_layouts"], values["runtimes"]
     earlier = {**values, "version": 6, "options": options, "fingerprint": "of the options too", "extra_columns": []}
     assert parse(FeatureSpec, earlier).fingerprint == spec.fingerprint
+    for written in (values, earlier):  # also of a version between the last release and the next one
+        read = parse(FeatureSpec, {**written, "options": {**written["options"], "protobuf": False}})
+        assert read.fingerprint == spec.fingerprint
+        with pytest.raises(ConfigError, match=r"^options\.protobuf=true: expected false.*$"):
+            parse(FeatureSpec, {**written, "options": {**written["options"], "protobuf": True}})
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,6 @@ from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatur
 from hlorank.featurize.featurize_collection import CODE, featurize_collection
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.files import DataError, read_json
-from hlorank.hlo.extra import extra_features, extra_path, write_extra
-from hlorank.hlo.hlo_pb2 import HloModuleProto
-from hlorank.hlo.program import Program, flatten
 from tests.featurize.small_graphs import fitted, layout_graph, tile_graph
 from tests.sections import featurize_config
 from tests.trees import contents, killed
@@ -237,39 +234,6 @@ def test_real_collections(tmp_path: Path, shared_data: Path, caplog: pytest.LogC
     store = FeatureStore(tmp_path / "layout:xla:default")
     assert store.entries("train")["unet3d"].distinct == 681
     assert store.skipped("test") == {"cd708819d3f5103afd6460b15e74eaf3": "labels withheld"}
-
-
-def chain(nodes: int, size: int) -> Program:
-    """Make a program of `nodes` nodes whose operands have sizes that grow with `size`."""
-    module = HloModuleProto(name="chain")
-    one = module.computations.add(name="main", id=1, root_id=nodes)
-    for i in range(1, nodes + 1):
-        instruction = one.instructions.add(id=i, opcode="add", operand_ids=[i - 1] if i > 1 else [])
-        instruction.shape.dimensions.append(size * i)
-    return flatten(module)
-
-
-def test_extra_features_of_the_protobuf(tmp_path: Path, raw: Path) -> None:
-    config, output = CONFIG.model_copy(update={"protobuf": True}), tmp_path / "out"
-    files = sorted((raw / LAYOUT.path).rglob("*.npz"))
-    for path in files[1:]:
-        write_extra(path, chain(40, 3))
-    with pytest.raises(DataError, match=f"extra features of {files[0].name}.*data.hlo.extra=true"):
-        featurize_collection(raw, LAYOUT, config, output)
-    write_extra(files[0], chain(40, 3))
-    featurize_collection(raw, LAYOUT, config, output)
-    store, before = FeatureStore(output), changed_at(output)
-    measured = read_graph(raw / LAYOUT.path / "valid/c.npz", "layout")
-    expected = featurize_graph(measured, store.spec, extra_features(chain(40, 3)))
-    assert_equal(store.open("valid", "c"), expected)
-
-    write_extra(raw / LAYOUT.path / "valid/c.npz", chain(40, 4))
-    featurize_collection(raw, LAYOUT, config, output)
-    after = changed_at(output)
-    assert {place.split("/")[2] for place in after if after[place] != before[place]} == {"c"}
-    assert FeatureStore(output).fingerprint != store.fingerprint
-    extra_path(raw / LAYOUT.path / "valid/c.npz").unlink()
-    featurize_collection(raw, LAYOUT, CONFIG, output)  # without the option the files play no role
 
 
 def test_bounds_of_tpus_are_registers(raw: Path, tmp_path: Path) -> None:

@@ -13,16 +13,13 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from hlorank.config import FeaturizeConfig
-from hlorank.data.collection import Collection, read_graph
+from hlorank.data.collection import read_graph
 from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, Measurements
 from hlorank.data.graph import Graph, Int64
-from hlorank.featurize.columns import node_columns, node_layout
+from hlorank.featurize.columns import node_layout
 from hlorank.featurize.features import LayoutFeatures, TileFeatures, column_blocks, distances, distinct_rows
 from hlorank.featurize.featurize_graph import featurize_graph, prune
-from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.files import DataError
-from hlorank.hlo.extra import extra_features
-from hlorank.hlo.reader import featurize, read_records
 from hlorank.models.baselines.pooled_features import PooledGraph
 from hlorank.models.serialization import input_sizes
 from tests.featurize.small_graphs import fitted, layout_graph, tile_graph
@@ -272,25 +269,6 @@ def test_node_layout(dims: list[int], layout: list[int], expected: list[int]) ->
 def test_a_graph_without_layouts_has_none() -> None:
     # Never 0, -1, ...: the layout of a vector cannot be distinguished from padding.
     assert (node_layout(raw_nodes(([5], []), ([5, 7], []), ([], []))) == -1).all()
-
-
-def test_features_of_the_official_protobuf(shared_data: Path) -> None:
-    (record,) = read_records(shared_data / "official" / "module_tuning_data_layout.pb")
-    measured, program = featurize(record)
-    options = featurize_config(protobuf=True)
-    extra = extra_features(program)
-    collection = Collection("layout", "cpu", "random")
-    spec = fit_spec(collection, options, [TrainSample.of("a", measured, options, extra)])
-    names = [*map(str, range(134)), *spec.extra_columns]
-    raw = node_columns(measured.graph, options, extra)
-    assert raw.shape == (measured.graph.nodes, len(names)) == (3163, 134 + 85)
-    column = names.index("operand_shapes[1][4]")
-    np.testing.assert_array_equal(raw[:, column], extra["operand_shapes"][:, 1, 4])
-    place = spec.node_columns.columns.tolist().index(column)
-    scaled = featurize_graph(measured, spec, extra).node_feat[:, place]
-    assert (np.argsort(scaled, kind="stable") == np.argsort(raw[:, column], kind="stable")).all()
-    with pytest.raises(DataError, match=r"featurize.protobuf=false"):
-        featurize_graph(measured, spec)
 
 
 VALUES: list[tuple[Any, list[float]]] = [

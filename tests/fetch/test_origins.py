@@ -15,9 +15,7 @@ from hlorank.fetch import hlo, origins
 from hlorank.fetch.hlo import HloConfig, convert
 from hlorank.fetch.local import LocalConfig, fetch
 from hlorank.files import DataError, read_json
-from hlorank.hlo.extra import write_extra
 from hlorank.hlo.hlo_pb2 import HloModuleProto, ModuleTuningData, TuningData
-from hlorank.hlo.program import flatten
 from tests.data.npz_files import save, tile_arrays
 
 TILE, LAYOUT = Collection.parse("tile:own"), Collection.parse("layout:own:default")
@@ -231,24 +229,20 @@ def test_a_new_split_keeps_families_together_and_withheld_labels_in_test(own: Pa
     assert names(output)["test"] == ["hidden_2", "y"]
 
 
-def test_the_sidecar_and_the_extra_features_come_with_their_graph(own: Path, output: Path) -> None:
+def test_the_sidecar_comes_with_its_graph(own: Path, output: Path) -> None:
     graph = write_tree(own / TILE.path, train=["a.b_1", "b_1"], valid=["c_1"]) / "train" / "a.b_1.npz"
-    files = [describe(graph, "a", 0.8), write_extra(graph, flatten(module()))]
+    sidecar = describe(graph, "a", 0.8)
+    (graph.parent / "b_1.extra.npz").write_bytes(b"of 0.2")
     settings = local(own, own / "split.json")
     fetch(TILE, settings, output)
     (copy,) = output.rglob(graph.name)
-    for file in files:
-        assert (copy.parent / file.name).read_bytes() == file.read_bytes()
-        file.unlink()
+    assert (copy.parent / sidecar.name).read_bytes() == sidecar.read_bytes()
+    sidecar.unlink()
+    copy.with_name("b_1.extra.npz").write_bytes(b"of 0.2")
     fetch(TILE, settings, output)
     assert {path.name for path in output.rglob("*.*")} == {"a.b_1.npz", "b_1.npz", "c_1.npz"}
     describe(graph, "a", 2)
     with pytest.raises(DataError, match=r"a.b_1.json: split_half_tau: expected a number in -1..1, or null, found 2"):
-        fetch(TILE, settings, output)
-    three = module()
-    three.computations[0].instructions.add(opcode="parameter", id=3)
-    write_extra(graph, flatten(three))
-    with pytest.raises(DataError, match=r"a.b_1.extra.npz: dot_dimensions"):
         fetch(TILE, settings, output)
 
 
@@ -277,8 +271,8 @@ def write(path: Path, message: HloModuleProto | ModuleTuningData | TuningData) -
     return path
 
 
-def programs(root: Path, *, split: Split = "test", extra: bool = False) -> HloConfig:
-    return HloConfig(root=str(root), split=split, dump="before_optimizations", extra=extra)
+def programs(root: Path, *, split: Split = "test") -> HloConfig:
+    return HloConfig(root=str(root), split=split, dump="before_optimizations")
 
 
 @pytest.mark.parametrize("below", ["", "pb"])
@@ -300,9 +294,8 @@ def test_a_flat_folder_is_one_split(own: Path, output: Path, split: Split, caplo
     write(own / "jit_f.before.hlo.pb", module())
     write(own / "jit_add.before.hlo.pb", module("add"))
     (own / "memory-usage-report.pb").write_bytes(b"not HLO")
-    hlo.fetch(LAYOUT, programs(own, split=split, extra=True), output)
-    files = {f"{split}/jit_f.before.extra.npz", f"{split}/jit_f.before.npz"}
-    assert {path.relative_to(output).as_posix() for path in output.rglob("*.*")} == files
+    hlo.fetch(LAYOUT, programs(own, split=split), output)
+    assert [path.relative_to(output).as_posix() for path in output.rglob("*.*")] == [f"{split}/jit_f.before.npz"]
     assert read_graph(output / split / "jit_f.before.npz", "layout").measurements.withheld
     taken, notice = caplog.messages
     assert "1 pb" in taken

@@ -1,4 +1,4 @@
-"""Modules as graphs: flattening, official features of nodes, and extra features."""
+"""Modules as graphs: flattening, and official features of nodes."""
 
 import csv
 import itertools
@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hlorank.files import DataError
-from hlorank.hlo.extra import EXTRA_SHAPES, extra_features, read_extra, write_extra
 from hlorank.hlo.hlo_pb2 import HloComputationProto, HloInstructionProto, HloModuleProto, WindowDimension
 from hlorank.hlo.node_features import COLUMNS, OPCODES
 from hlorank.hlo.program import flatten
@@ -131,57 +130,3 @@ def test_broken_and_too_large_modules_are_refused_with_the_field(
     with pytest.raises(DataError) as caught:
         flatten(module)
     assert key in caught.value.key
-
-
-def test_extra_features_of_dots_gathers_scatters_and_operands(module: HloModuleProto) -> None:
-    dot = module.computations[1].instructions[1]
-    dot.dot_dimension_numbers.lhs_contracting_dimensions.append(1)
-    dot.dot_dimension_numbers.rhs_contracting_dimensions.append(0)
-    dot.dot_dimension_numbers.rhs_batch_dimensions.extend([2, 3])
-    gather = HloInstructionProto(opcode="gather", id=20, operand_ids=[9, 5, 5, 9], gather_slice_sizes=[1, 4])
-    gather.gather_dimension_numbers.offset_dims.extend(range(8))
-    gather.gather_dimension_numbers.start_index_map.append(0)
-    gather.gather_dimension_numbers.index_vector_dim = 2
-    scatter = HloInstructionProto(opcode="scatter", id=21)
-    scatter.scatter_dimension_numbers.inserted_window_dims.append(0)
-    module.computations[1].instructions.extend([gather, scatter])
-    extra = extra_features(flatten(module))
-    none = [-1] * 6
-    assert {key: array.shape for key, array in extra.items()} == {key: (6, *one) for key, one in EXTRA_SHAPES.items()}
-    assert extra["dot_dimensions"][2].tolist() == [[1, *none[1:]], [0, *none[1:]], none, [2, 3, *none[2:]]]
-    assert extra["gather_dimensions"][4].tolist() == [[0, 1, 2, 3, 4, 5], none, [0, *none[1:]]]
-    assert extra["gather_slice_sizes"][4].tolist() == [[1, 4, *none[2:]]]
-    assert extra["scatter_dimensions"][5].tolist() == [none, [0, *none[1:]], none]
-    assert extra["index_vector_dim"].tolist() == [-1, -1, -1, -1, 2, 0]
-    shape = [4, 4, *none[2:]]
-    assert extra["operand_shapes"][2].tolist() == [shape, shape, none]  # one edge, but two operands
-    assert extra["operand_shapes"][4].tolist() == [shape, shape, shape]
-    assert (extra["operand_shapes"][0] == -1).all()
-    stored_otherwise = HloModuleProto(computations=[module.computations[1], module.computations[0]])
-    for key, array in extra_features(flatten(stored_otherwise)).items():
-        np.testing.assert_array_equal(array, extra[key], strict=True)
-
-
-def test_extra_files_are_read_as_written_and_others_are_refused(tmp_path: Path, module: HloModuleProto) -> None:
-    program, graph = flatten(module), tmp_path / "a.4x4.npz"
-    path = write_extra(graph, program)
-    assert path == tmp_path / "a.4x4.extra.npz"
-    first = path.read_bytes()
-    assert write_extra(graph, program).read_bytes() == first
-    found = read_extra(graph, 4)
-    for key, array in extra_features(program).items():
-        np.testing.assert_array_equal(found[key], array, strict=True)
-
-    def refused(match: str, nodes: int = 4) -> None:
-        with pytest.raises(DataError, match=match):
-            read_extra(graph, nodes)
-
-    refused(r"a.4x4.extra.npz: dot_dimensions: .*\(5, 4, 6\)", nodes=5)
-    np.savez(path, dot_dimensions=found["dot_dimensions"])
-    refused(r"a.4x4.extra.npz: keys")
-    np.savez(path, **{key: array.astype(np.float32) for key, array in found.items()})  # type: ignore[arg-type] # numpy
-    refused("int64")
-    path.write_bytes(b"text")
-    refused(r"a.4x4.extra.npz: file")
-    path.unlink()
-    refused(r"a.4x4.npz: .*hlorank convert --extra")

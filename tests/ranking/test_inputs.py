@@ -6,15 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hlorank.data.collection import write_graph
 from hlorank.data.configurations import LayoutConfigurations
 from hlorank.data.npz import NpzFile
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import DataError
-from hlorank.hlo.extra import extra_path, write_extra
 from hlorank.hlo.hlo_pb2 import HloModuleProto, ModuleTuningData, TuningData
-from hlorank.hlo.reader import featurize, read_records
 from hlorank.ranking.inputs import GraphReader, InputGraph
 
 
@@ -53,7 +50,7 @@ def test_few_configurations_are_all(opcode: str, rank: int, count: int, spec: Fe
             list(reader(spec).read(path))
     else:
         (given,) = reader(spec, candidates=100).read(path)
-        assert (given.measured.name, given.file, given.extra, given.drawn) == ("f", path, None, True)
+        assert (given.measured.name, given.file, given.drawn) == ("f", path, True)
         assert len(np.unique(layouts(given).values(), axis=0)) == len(layouts(given)) == count
         assert (layouts(given).values()[0] == -1).all()
 
@@ -104,23 +101,6 @@ def test_configurations_of_another_kind_and_too_many_are_refused_by_the_header(
             list(read.read(path))
         assert (str(caught.value.file), caught.value.key) == (str(path), key)
         assert caught.value.expected.startswith(expected)
-
-
-def test_extra_features_are_in_a_protobuf_and_next_to_an_npz_file(spec: FeatureSpec, tmp_path: Path) -> None:
-    needing = reader(spec.model_copy(update={"options": spec.options.model_copy(update={"protobuf": True})}))
-    dump, npz = tmp_path / "dump.pb", tmp_path / "graph.npz"
-    dump.write_bytes(module("parameter", "dot").SerializeToString())
-    (record,) = read_records(dump)
-    graph, program = featurize(record)
-    write_graph(npz, graph)
-    with pytest.raises(DataError) as caught:
-        list(needing.read(npz))
-    assert str(caught.value.file) == str(extra_path(npz))
-    write_extra(npz, program)
-    (given,), (drawn,) = needing.read(npz), needing.read(dump)
-    assert given.extra is not None
-    assert drawn.extra is not None
-    np.testing.assert_equal(dict(given.extra), dict(drawn.extra))
 
 
 def test_choices(spec: FeatureSpec, tiny_collections: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

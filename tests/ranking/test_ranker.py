@@ -151,7 +151,7 @@ def kernel(runtime: list[int], normalizer: list[int]) -> InputGraph:
     )
     tiles = TileConfigurations(np.repeat([[0.0], [1.0], [2.0], [2.0]], 24, axis=1).astype(np.float32))
     measurements = Measurements(np.array(runtime), np.array(normalizer))
-    return InputGraph(Path("kernel.npz"), MeasuredGraph("kernel", graph, tiles, measurements), None, None, None)
+    return InputGraph(Path("kernel.npz"), MeasuredGraph("kernel", graph, tiles, measurements), None, None)
 
 
 def test_the_first_configurations_and_ties_by_index() -> None:

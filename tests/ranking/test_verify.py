@@ -37,7 +37,7 @@ def given(tmp_path: Path) -> InputGraph:
     configurations = LayoutConfigurations.from_chunks(layout_space(record.module).node_ids, [rows])
     graph = featurize(record)[0].graph
     measured = MeasuredGraph("m", graph, configurations, Measurements(np.zeros(5, dtype=np.int64)))
-    return InputGraph(path, measured, None, record.module, {"backend": "cpu"})
+    return InputGraph(path, measured, record.module, {"backend": "cpu"})
 
 
 def test_what_changes_nothing_gives_way_and_copies_have_bytes_and_sources(given: InputGraph) -> None:
@@ -60,4 +60,4 @@ def test_a_limit_of_what_is_compiled(given: InputGraph) -> None:
 
 def test_measured_files_are_refused(given: InputGraph) -> None:
     with pytest.raises(DataError, match="--verify"):
-        verify(InputGraph(given.file, given.measured, None, None, None), np.arange(5), 1)
+        verify(InputGraph(given.file, given.measured, None, None), np.arange(5), 1)

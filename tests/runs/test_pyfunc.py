@@ -79,15 +79,14 @@ def test_predictions_are_rankings(ranker: Ranker, graphs: list[Path], top: int) 
         assert [entry["rank"] for entry in graph["top"]] == list(range(1, len(order) + 1))
 
 
-def test_requests_of_extra_files_and_of_tiles(
+def test_requests_of_files_and_of_tiles(
     linear_model: Callable[..., Path], tiny_collections: Path, ranker: Ranker, graphs: list[Path], tmp_path: Path
 ) -> None:
     path = tmp_path / "some.npz"
     with pytest.raises(FileNotFoundError):
         make_request([path])
     path.write_bytes(graphs[0].read_bytes())
-    (tmp_path / "some.extra.npz").write_bytes(b"extra")
-    sent = {"graph": "some", "npz": encoded(path.read_bytes()), "extra": encoded(b"extra")}
+    sent = {"graph": "some", "npz": encoded(path.read_bytes())}
     assert make_request([path])["dataframe_records"] == [sent]
     kernel = graph_files(tiny_collections / "raw", Collection.parse(TILE), "valid")[0]
     records = make_request([kernel])["dataframe_records"]
@@ -154,8 +153,6 @@ def test_wrong_graphs_are_refused(ranker: Ranker, graphs: list[Path], monkeypatc
         (packed(node_feat=np.full((100_000, 700), 0, dtype=np.float32)), "arrays: expected at most 134,217,728 byte"),
     ):
         assert refusal(ranker, encoded(broken), graph="mine").startswith(f"mine: npz: {found}")
-    assert refusal(ranker, encoded(data), extra="AAAA").startswith("extra: file: expected a complete npz")
-    assert refusal(ranker, encoded(data), extra="?").startswith("extra: expected the bytes of an npz file in base64")
     distinct = len(read_graph(graphs[0], "layout").configurations.codebook)  # type: ignore[union-attr] # layouts
     monkeypatch.setattr(pyfunc, "MAX_LAYOUTS", distinct)
     rank_records(ranker, [{"npz": encoded(data)}])
@@ -185,7 +182,7 @@ def test_data_frames(ranker: Ranker, graphs: list[Path]) -> None:
     model, records = pyfunc.RankingModel(ranker), make_request(graphs[:2])["dataframe_records"]
     del records[1]["graph"]  # a column that one row lacks
     wide = pd.DataFrame([records[0]] * 2000).join(pd.DataFrame({f"k{n}": ["x"] * 2000 for n in range(2000)}))
-    ranked = model.predict(None, pd.DataFrame([*records[:1], records[1] | {"extra": None}]), {"top": 3})
+    ranked = model.predict(None, pd.DataFrame([*records[:1], records[1] | {"program": None}]), {"top": 3})
     assert [(graph["graph"], len(graph["top"])) for graph in ranked] == [(graphs[0].stem, 3), ("", 3)]
     assert ranked[:1] == model.predict(None, wide[:1], {"top": 3})
     for table in (wide, wide[["k0"]][:1]):

@@ -192,7 +192,6 @@ def test_files_of_the_working_folder_are_not_imported(tiny_collections: Path, tm
 
 UNREAD_BY_TRAIN = {
     "featurize.prune_hops=2": "featurize.prune_hops",
-    "featurize=extra": "featurize",
     "++data.local.root=there": "data.local.root",
     "pipeline.methods=[gst]": "pipeline.methods",
     "evaluate.splits=[valid]": "evaluate.splits",

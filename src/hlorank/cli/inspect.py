@@ -120,8 +120,6 @@ def add_convert(commands: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("file", nargs="+", metavar="FILE", help=HELP)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder for the npz files")
-    meaning = "also write <graph>.extra.npz, with features beyond the official 140"
-    parser.add_argument("--extra", action="store_true", help=meaning)
     add_program_options(parser)
     parser.set_defaults(run=_convert)
 
@@ -134,7 +132,7 @@ def _convert(arguments: argparse.Namespace) -> int:
     left_out = 0
     for program in programs:
         try:
-            written = convert(program.path, arguments.folder, extra=arguments.extra)
+            written = convert(program.path, arguments.folder)
         except NothingToConfigureError as error:
             _log.warning("left out: %s", program.labelled(error))
             left_out += 1

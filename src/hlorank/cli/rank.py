@@ -154,7 +154,7 @@ def _rank_program(program: Program, arguments: argparse.Namespace, folder: str) 
             if (given := next(graphs, None)) is None:
                 return results
             measured = given.measured
-            scores = ranker.score(measured.graph, measured.configurations, given.extra, name=measured.name)
+            scores = ranker.score(measured.graph, measured.configurations, name=measured.name)
             order = ranking(scores)
             verified = None
             if arguments.verify is not None:

@@ -62,8 +62,6 @@ class FeaturizeConfig(Section):
     """Leave out the edges that touch no configurable node."""
     operand_layouts: bool
     """Models read the configured layouts of operands, too, not only those of outputs."""
-    protobuf: bool
-    """Add the content of <graph>.extra.npz: dot, gather and scatter dimensions, operand shapes."""
     derived: list[Derived]
     """Groups of columns derived from shapes. Of tiles: tile_shares (sizes, and shares of the dimensions that they cut),
     tile_remainders (padding), tile_runs (contiguous bytes), tile_loops (the innermost loop). Of layouts: layout_costs

@@ -34,7 +34,6 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 TPU_SOURCES = ("xla", "nlp")  # sources of TpuGraphs
 MAX_UNPACKED_BYTES = 2**28
 MADE_FROM = "made_from.json"  # in a collection's folder: the section `data` that its graphs were fetched with
-EXTRA_SUFFIX = ".extra.npz"  # of files next to the graphs with features beyond the 140 (hlorank.hlo.extra)
 
 _LEVEL = 3  # of deflate: a fourth of the time of the default for 20 to 60 % more bytes of layouts
 _COMMON_KEYS = {"node_feat", "node_opcode", "edge_index", "config_runtime"}
@@ -93,7 +92,8 @@ def graph_files(root: Path, collection: Collection, split: Split | None) -> list
 
 def npz_files(folder: Path) -> list[Path]:
     """Return the graphs of a folder, sorted by name."""
-    return sorted(path for path in folder.glob("*.npz") if not path.name.endswith(EXTRA_SUFFIX))
+    # Version 0.2 could write other features to .extra.npz next to a graph.
+    return sorted(path for path in folder.glob("*.npz") if not path.name.endswith(".extra.npz"))
 
 
 def made_from(folder: Path) -> dict[str, Any]:

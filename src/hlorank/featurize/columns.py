@@ -1,13 +1,10 @@
-"""Numeric columns of nodes before scaling, of the official files and of the protobuf; shapes and layouts in them."""
+"""Numeric columns of nodes before scaling; shapes and layouts in them."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.config import FeaturizeConfig
 from hlorank.data.configurations import LAYOUT_DIMS
-from hlorank.data.graph import NODE_FEATURES, Graph
-from hlorank.files import DataError
-from hlorank.hlo.extra import EXTRA_SHAPES, Extra
+from hlorank.data.graph import NODE_FEATURES
 from hlorank.hlo.node_features import ELEMENT_TYPE
 
 NUMERIC_COLUMNS = NODE_FEATURES - LAYOUT_DIMS  # the last six are minor_to_major, which are in node_layout
@@ -16,20 +13,6 @@ DIMS = slice(21, 21 + LAYOUT_DIMS)
 DIMS_PRODUCT = 28  # product of all dimensions, the seventh and later ones included
 # By column: invalid, pred, s8 to s64, u8 to u64, f16 to f64, bf16, c64, c128, tuple, opaque, token.
 ELEMENT_BYTES = np.array([0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 0, 0, 0])
-
-
-def node_columns(graph: Graph, options: FeaturizeConfig, extra: Extra | None) -> NDArray[np.float32]:
-    """Return the columns of all nodes from which a `ColumnTransform` selects, (nodes, 134 + extra) float32.
-
-    They are the node features without minor_to_major; with `options.protobuf` then the extra features that `read_extra`
-    returns, whose columns `FeatureSpec.extra_columns` names. Extra features that are missing are a DataError.
-    """
-    columns = graph.node_feat[:, :NUMERIC_COLUMNS]
-    if not options.protobuf:
-        return columns
-    if extra is None:
-        raise DataError("extra", "the extra features of the protobuf, or featurize.protobuf=false", "none")
-    return np.hstack([columns, *(extra[key].reshape(graph.nodes, -1).astype(np.float32) for key in EXTRA_SHAPES)])
 
 
 def node_ranks(node_feat: NDArray[np.float32]) -> NDArray[np.int64]:

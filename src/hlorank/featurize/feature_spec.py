@@ -5,17 +5,17 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, PlainSerializer, PlainValidator, model_validator
+from pydantic import Field, PlainSerializer, PlainValidator, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from hlorank import files
 from hlorank.config import FeaturizeConfig, Section
+from hlorank.config.section import refused
 from hlorank.data.collection import Collection, Kind
 from hlorank.data.configurations import TILE_FEATURES
 from hlorank.data.graph import MAX_OPCODE
 from hlorank.featurize.columns import NUMERIC_COLUMNS
 from hlorank.featurize.tile_columns import tile_names
-from hlorank.hlo.extra import EXTRA_SHAPES
 
 
 def _array(dtype: type[np.generic]) -> PlainValidator:
@@ -85,7 +85,7 @@ class FeatureSpec(Section):
     backend: str = ""  # backend of its programs, which the collection's name or its manifest says; else empty
     runtimes: str = ""  # what its runtimes are, such as "measured on cpu, ..."; empty where it is not known
     options: FeaturizeConfig  # settings that it was fitted with
-    # transform of the first 134 node features and the extra columns; the other six are layouts
+    # transform of the first 134 node features; the other six are layouts
     node_columns: ColumnTransform
     # transform of the 24 features of tile configurations and the columns derived from them; None for layouts
     tile_columns: ColumnTransform | None
@@ -119,7 +119,7 @@ class FeatureSpec(Section):
         if (self.tile_columns is None) != (self.kind == "layout"):
             raise ValueError(f"tile_columns: expected a transform for tiles only, found another in {self.collection}")
         for key, columns, limit in (
-            ("node_columns", self.node_columns, NUMERIC_COLUMNS + len(self.extra_columns)),
+            ("node_columns", self.node_columns, NUMERIC_COLUMNS),
             ("tile_columns", self.tile_columns, TILE_FEATURES + len(tile_names(self.options.derived))),
         ):
             if columns is not None and (columns.columns >= limit).any():
@@ -139,6 +139,17 @@ class FeatureSpec(Section):
         kept = {key: value for key, value in values.items() if key not in ("extra_columns", "fingerprint")}
         return kept | {"version": 7, "options": values["options"] | {"operand_layouts": True, "derived": renamed}}
 
+    @field_validator("options", mode="before")
+    @classmethod
+    def _without_protobuf(cls, options: Any) -> Any:
+        """Read options that have `protobuf`, which added features beyond the official ones, where it is off."""
+        if not isinstance(options, dict) or "protobuf" not in options:
+            return options
+        if options["protobuf"] is not False:
+            expected = "false, as features beyond the 140 are no longer read; train the model again"
+            raise refused(expected, key="protobuf", value=options["protobuf"])
+        return {key: value for key, value in options.items() if key != "protobuf"}
+
     @property
     def on_tpu(self) -> bool:
         """True if its programs run on TPUs."""
@@ -148,12 +159,6 @@ class FeatureSpec(Section):
     def kind(self) -> Kind:
         """Kind of the configurations."""
         return self.collection.kind
-
-    @property
-    def extra_columns(self) -> list[str]:
-        """Names of the numeric columns beyond the 134, which index the arrays of the protobuf."""
-        shapes = EXTRA_SHAPES if self.options.protobuf else {}
-        return [key + "".join(f"[{i}]" for i in index) for key, shape in shapes.items() for index in np.ndindex(shape)]
 
     @property
     def fingerprint(self) -> str:

@@ -11,7 +11,7 @@ from hlorank.compute import SERIAL, map_graphs
 from hlorank.config import ComputeConfig, FeaturizeConfig
 from hlorank.data import collection as official
 from hlorank.data.collection import SPLITS, Collection, Kind, Split
-from hlorank.data.configurations import LAYOUT_VALUES, TILE_FEATURES, MeasuredGraph
+from hlorank.data.configurations import LAYOUT_VALUES, TILE_FEATURES
 from hlorank.data.manifest import read_manifest
 from hlorank.data.splits import family
 from hlorank.featurize import feature_store
@@ -19,7 +19,6 @@ from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.files import METRICS, SPEC, DataError, code_digest, counted, fingerprint, sha256_file, write_json
-from hlorank.hlo.extra import Extra, existing_extra, read_extra
 
 CODE = ("hlorank.featurize", "hlorank.hlo", "hlorank.data", "hlorank.metrics")
 """Packages that turn a raw file into features: a change of their code featurizes graphs again."""
@@ -53,7 +52,7 @@ def featurize_collection(
         spec = config if isinstance(config, FeatureSpec) else fit_spec(collection, config, samples, backend)
     except (DataError, ExceptionGroup):
         # All damaged files are named, not only files of the train split.
-        check = partial(_read, kind=collection.kind, protobuf=options.protobuf)
+        check = partial(official.read_graph, kind=collection.kind)
         every = [path for split in SPLITS for path in files[split]]
         for _ in map_graphs(check, every, compute, "featurize: check", outputs=[output]):
             pass
@@ -90,23 +89,17 @@ def _store_graphs(
     return feature_store.Index(fingerprint=made, data={"graphs": graphs}, splits=entries)
 
 
-def _source(path: Path, protobuf: bool) -> str:
-    """Return the SHA-256 of the files that a graph is read from: its npz file and the files next to it."""
-    files = [path, *([existing_extra(path)] if protobuf else []), official.sidecar_path(path)]
-    return " ".join(sha256_file(file) for file in files if file.is_file())
-
-
-def _read(path: Path, kind: Kind, protobuf: bool, first: int | None = None) -> tuple[MeasuredGraph, Extra | None]:
-    measured = official.read_graph(path, kind, first)
-    return measured, read_extra(path, measured.graph.nodes) if protobuf else None
+def _source(path: Path) -> str:
+    """Return the SHA-256 of the files that a graph is read from: its npz file and the sidecar next to it."""
+    return " ".join(sha256_file(file) for file in (path, official.sidecar_path(path)) if file.is_file())
 
 
 def _train_sample(path: Path, kind: Kind, options: FeaturizeConfig, on_tpu: bool) -> TrainSample:
     # Layout configurations are most of a file and are not used here; one is enough to make the graph valid.
     first = 1 if kind == "layout" else None
-    measured, extra = _read(path, kind, options.protobuf, first)
+    measured = official.read_graph(path, kind, first)
     named = official.measured_family(path) or family(path.stem)
-    return TrainSample.of(_source(path, options.protobuf), measured, options, extra, on_tpu, named)
+    return TrainSample.of(_source(path), measured, options, on_tpu, named)
 
 
 def _store_graph(
@@ -114,13 +107,13 @@ def _store_graph(
 ) -> tuple[str, feature_store.GraphEntry]:
     """Store one graph if what is stored is out of date; return its source and its entry."""
     split, path = task
-    source = _source(path, spec.options.protobuf)
+    source = _source(path)
     folder = feature_store.graph_folder(output, split, path.stem)
     key = {"source": source, **made_by}
     entry = feature_store.stored_entry(folder, key)
     if entry is None:
-        measured, extra = _read(path, kind, spec.options.protobuf)
-        features = featurize_graph(measured, spec, extra)
+        measured = official.read_graph(path, kind)
+        features = featurize_graph(measured, spec)
         named = official.measured_family(path) or family(path.stem)
         features = replace(features, split_half_tau=official.split_half_tau(path), family=named)
         entry = feature_store.write_graph_features(folder, features, measured.graph, key)

@@ -8,13 +8,12 @@ from numpy.typing import NDArray
 from hlorank.config import FeaturizeConfig
 from hlorank.data.configurations import LAYOUT_DIMS, LayoutConfigurations, MeasuredGraph, TileConfigurations
 from hlorank.data.graph import Int64
-from hlorank.featurize.columns import node_columns, node_layout
+from hlorank.featurize.columns import NUMERIC_COLUMNS, node_layout
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures, distances, distinct_rows
 from hlorank.featurize.relayout import Codes, configured_tensors, copy_tensors, sized_layouts
 from hlorank.featurize.tile_columns import tile_columns
 from hlorank.files import DataError
-from hlorank.hlo.extra import Extra
 
 
 class PrunedNodes(NamedTuple):
@@ -44,12 +43,12 @@ def prune(measured: MeasuredGraph, options: FeaturizeConfig) -> PrunedNodes:
     return PrunedNodes(np.flatnonzero(keep), node_of, edges, np.unique(before[graph.node_splits]))
 
 
-def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec, extra: Extra | None = None) -> GraphFeatures:
+def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec) -> GraphFeatures:
     """Compute the features of one raw graph by a specification.
 
     Repeated layout configurations are merged, and so are tile configurations with equal raw features; `row_of`,
-    `runtime` and `normalizer` have every original row. A DataError says that the configurations are not of the
-    specification's kind, or that it has the option `protobuf` and extra features are missing.
+    `runtime` and `normalizer` have every original row. Configurations of another kind than the specification's are a
+    DataError.
     """
     graph, configurations = measured.graph, measured.configurations
     pruned = prune(measured, spec.options)
@@ -61,7 +60,7 @@ def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec, extra: Extra | N
         parts = TileFeatures(spec.tile_columns(columns))
     return GraphFeatures(
         name=measured.name,
-        node_feat=spec.node_columns(node_columns(graph, spec.options, extra)[pruned.kept]),
+        node_feat=spec.node_columns(graph.node_feat[:, :NUMERIC_COLUMNS][pruned.kept]),
         opcode=spec.opcode_index(graph.node_opcode[pruned.kept]),
         node_layout=node_layout(graph.node_feat)[pruned.kept],
         edge_index=pruned.edge_index,

@@ -13,14 +13,13 @@ from hlorank.config import FeaturizeConfig
 from hlorank.data.collection import Collection
 from hlorank.data.configurations import MeasuredGraph, TileConfigurations
 from hlorank.data.graph import MAX_OPCODE, Int64
-from hlorank.featurize.columns import node_columns
+from hlorank.featurize.columns import NUMERIC_COLUMNS
 from hlorank.featurize.feature_spec import ColumnTransform, FeatureSpec, signed_log
 from hlorank.featurize.features import distinct_rows
 from hlorank.featurize.featurize_graph import prune
 from hlorank.featurize.likeness import pooled, training_graphs
 from hlorank.featurize.tile_columns import tile_columns
 from hlorank.files import DataError, fingerprint
-from hlorank.hlo.extra import Extra
 from hlorank.metrics import Float64
 
 
@@ -41,13 +40,7 @@ class TrainSample:
 
     @classmethod
     def of(
-        cls,
-        source: str,
-        measured: MeasuredGraph,
-        options: FeaturizeConfig,
-        extra: Extra | None = None,
-        on_tpu: bool = False,
-        family: str = "",
+        cls, source: str, measured: MeasuredGraph, options: FeaturizeConfig, on_tpu: bool = False, family: str = ""
     ) -> TrainSample:
         """Take the sample of a measured graph; arguments as in `featurize_graph` and `tile_columns`."""
         configurations = measured.configurations
@@ -56,7 +49,7 @@ class TrainSample:
             first, inverse = distinct_rows(configurations.feat)  # a tile may have many rows
             tile_feat = tile_columns(measured.graph, configurations.feat[first], options.derived, on_tpu)[inverse]
         graph, pruned = measured.graph, prune(measured, options)
-        columns = node_columns(graph, options, extra)[pruned.kept]
+        columns = graph.node_feat[:, :NUMERIC_COLUMNS][pruned.kept]
         opcodes = graph.node_opcode[pruned.kept]
         return cls(source, columns, opcodes, pruned.edge_index, tile_feat, pooled(graph), family)
 

@@ -9,7 +9,6 @@ from hlorank.config import Section
 from hlorank.data.collection import SPLITS, Collection, Kind, Split, remove_stale, write_graph
 from hlorank.files import DataError, counted, resolve_path
 from hlorank.hlo.configurations import NothingToConfigureError
-from hlorank.hlo.extra import write_extra
 from hlorank.hlo.reader import featurize, graph_name, program_files, read_records
 
 _log = logging.getLogger(__name__)
@@ -25,8 +24,6 @@ class HloConfig(Section):
     """The split that the programs of a flat folder go to."""
     dump: str
     """The stage that is taken of XLA's dumps: the end of its name, such as before_optimizations."""
-    extra: bool
-    """Also write the features beyond the 140, to <graph>.extra.npz."""
 
 
 def check_names(sources: Iterable[Path]) -> None:
@@ -38,22 +35,18 @@ def check_names(sources: Iterable[Path]) -> None:
             raise DataError("file name", "a graph name of its own", f"that of {other}", file=source)
 
 
-def convert(source: Path, folder: Path, kind: Kind | None = None, *, extra: bool = False) -> list[Path]:
+def convert(source: Path, folder: Path, kind: Kind | None = None) -> list[Path]:
     """Write each graph of a file to `<folder>/<graph>.npz`, one at a time, and return the files written.
 
-    `kind` None is that of the runs in the file, layouts for a dump; `extra` also writes `<graph>.extra.npz` with the
-    features beyond the 140. Earlier graphs of a file with a wrong field remain.
+    `kind` None is that of the runs in the file, layouts for a dump. Earlier graphs of a file with a wrong field remain.
     """
     written: list[Path] = []
     for record in read_records(source):
         path = folder / f"{record.name}.npz"
         if path in written:
             raise DataError(f"{record.place}fingerprint", "one of its own", "a repeated one", file=source)
-        graph, program = featurize(record, kind)
-        write_graph(path, graph)
+        write_graph(path, featurize(record, kind)[0])
         written.append(path)
-        if extra:
-            written.append(write_extra(path, program))
     return written
 
 
@@ -71,7 +64,7 @@ def fetch(collection: Collection, config: HloConfig, output: Path) -> None:
 
     def converted(job: tuple[Path, Path]) -> list[Path]:
         try:
-            return convert(*job, collection.kind, extra=config.extra)
+            return convert(*job, collection.kind)
         except NothingToConfigureError as error:  # most dumps of a compiler are not the user's program
             _log.warning("left out: %s", error)
             return []

@@ -18,7 +18,6 @@ from hlorank.data import collection as official
 from hlorank.data.collection import SPLITS, Collection, Kind, Split
 from hlorank.data.splits import MIN_FOLDS, family, split_graphs
 from hlorank.files import DataError, atomic_path, resolve_path
-from hlorank.hlo.extra import extra_path, read_extra
 
 _log = logging.getLogger(__name__)
 
@@ -46,11 +45,11 @@ class LocalConfig(Section):
 def fetch(collection: Collection, config: LocalConfig, output: Path) -> None:
     """Copy one collection of a user's tree to `<output>/<split>/`, after a check of all files.
 
-    Extra features and the measurement's sidecar next to a graph are copied too. A re-run copies only changed files, and
-    removes files that the tree no longer has. With `config.split_file` the graphs get new splits (`split_graphs`) by
-    model family, which is in the sidecar or else in the name. Only then may the files have no splits, as `hlorank
-    collect` writes them. The graphs of joined collections are named `layout.<source>.<search>.<graph>` or
-    `tile.<source>.<graph>`. Several invalid files are an ExceptionGroup of a DataError for each.
+    The measurement's sidecar next to a graph is copied too. A re-run copies only changed files, and removes files that
+    the tree no longer has. With `config.split_file` the graphs get new splits (`split_graphs`) by model family, which
+    is in the sidecar or else in the name. Only then may the files have no splits, as `hlorank collect` writes them. The
+    graphs of joined collections are named `layout.<source>.<search>.<graph>` or `tile.<source>.<graph>`. Several
+    invalid files are an ExceptionGroup of a DataError for each.
     """
     root, target, flat = resolve_path(config.root), output.resolve(), config.split_file is not None
     sources, names = dict[Path, Split](), dict[Path, str]()
@@ -71,8 +70,8 @@ def fetch(collection: Collection, config: LocalConfig, output: Path) -> None:
         split_file = resolve_path(config.split_file)
         sources = new_splits(names, withheld, collection, split_file, config.folds, config.fold)
     copies = {output / split / f"{names[path]}.npz": path for path, split in sources.items()}
-    for path_of in (extra_path, official.sidecar_path):
-        copies |= {path_of(copy): file for copy, path in list(copies.items()) if (file := path_of(path)).is_file()}
+    sidecar = official.sidecar_path
+    copies |= {sidecar(copy): file for copy, path in copies.items() if (file := sidecar(path)).is_file()}
     filecmp.clear_cache()  # it takes files of the size and time of an earlier comparison for unchanged
     for copy, path in copies.items():
         if not (copy.is_file() and filecmp.cmp(path, copy, shallow=False)):
@@ -103,10 +102,8 @@ def find_files(root: Path, collection: Collection, *, flat: bool) -> tuple[Path,
 
 
 def _withheld(kind: Kind, path: Path) -> Path | None:
-    """Validate a file and the files next to it; return it if its labels are withheld."""
+    """Validate a file and its sidecar; return it if its labels are withheld."""
     measured = official.read_graph(path, kind)
-    if extra_path(path).is_file():
-        read_extra(path, measured.graph.nodes)
     official.split_half_tau(path)
     return path if measured.measurements.withheld else None
 

@@ -13,7 +13,6 @@ from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, Mea
 from hlorank.data.npz import NpzFile
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.files import DataError
-from hlorank.hlo.extra import Extra, extra_features, read_extra
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_space import LayoutSpace, layout_space, random, space_of
 from hlorank.hlo.reader import Record, featurize, read_records
@@ -31,7 +30,6 @@ class InputGraph:
     Attributes:
         file: the file that holds the graph.
         measured: the graph, its configurations, and their runtimes, all 0 where they are unknown.
-        extra: extra features of the protobuf, for models trained with them.
         module: the module of the program; None for an npz file.
         stage: None if the file holds configurations, else `found`, the stage of the module, for which candidates were
             drawn; that of the modules that the model was `trained` on; `compiled`, true if the module was compiled from
@@ -42,7 +40,6 @@ class InputGraph:
 
     file: Path
     measured: MeasuredGraph
-    extra: Extra | None
     module: HloModuleProto | None
     stage: dict[str, Any] | None
 
@@ -81,7 +78,7 @@ class GraphReader:
 
         Raises:
             DataError: the file cannot be read, holds another kind of configurations than the model ranks, or too many
-                of them, lacks extra features that the model reads, or is refused by `read_graph` or `read_records`.
+                of them, or is refused by `read_graph` or `read_records`.
         """
         # An error ends a generator, but not a map.
         return map(self._npz, [path]) if path.suffix == ".npz" else map(self._record, read_records(path))
@@ -109,8 +106,7 @@ class GraphReader:
                 shape, _ = file.header(key)
                 self._check_size(key, shape[0], math.prod(shape[1:2]) if kind == "layout" else 0, path)
         measured = read_graph(path, self.spec.kind, max_layouts=self.max_layouts)
-        extra = read_extra(path, measured.graph.nodes) if self.spec.options.protobuf else None
-        return InputGraph(path, measured, extra, None, None)
+        return InputGraph(path, measured, None, None)
 
     def _record(self, record: Record) -> InputGraph:
         path = record.path
@@ -135,13 +131,12 @@ class GraphReader:
                     stage |= {"found": TRAINED, "compiled": True, "other_backend": None}
                 except DataError as error:
                     stage["not_compiled"] = str(error.found)
-        measured, program = featurize(record, self.spec.kind)
+        measured, _ = featurize(record, self.spec.kind)
         if record.tuning is None:
             space = space_of(record.module, self.spec.backend)
             self._check_size("candidates", self.candidates, space.nodes, path)
             measured = self._with_candidates(measured, space)
-        extra = extra_features(program) if self.spec.options.protobuf else None
-        return InputGraph(path, measured, extra, record.module, stage)
+        return InputGraph(path, measured, record.module, stage)
 
     def _with_candidates(self, measured: MeasuredGraph, space: LayoutSpace) -> MeasuredGraph:
         rng = np.random.default_rng(self.seed)

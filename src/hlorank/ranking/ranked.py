@@ -106,7 +106,7 @@ def rank_program(program: Path, ranker: Ranker, model: str, top: int, candidates
         raise DataError("program", "one graph; `hlorank rank` ranks several", len(graphs), file=program)
     (given,) = graphs
     measured = given.measured
-    scores = ranker.score(measured.graph, measured.configurations, given.extra, name=measured.name)
+    scores = ranker.score(measured.graph, measured.configurations, name=measured.name)
     collection = str(ranker.collection)
     shown = ranked_graph(given, scores, ranking(scores), top, compare=not measured.measurements.withheld)
     warn_of_stages([shown], collection)

@@ -20,7 +20,6 @@ from hlorank.evaluation.graph_report import check_scores
 from hlorank.featurize.features import GraphFeatures
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.files import DataError
-from hlorank.hlo.extra import Extra
 from hlorank.hlo.node_features import CONFIGURABLE, OPCODES
 from hlorank.metrics import ranking
 from hlorank.models.scoring import load_trained
@@ -66,31 +65,25 @@ class Ranker:
         """Collection that the model was trained on."""
         return Collection.parse(self.spec.collection)
 
-    def score(
-        self, graph: Graph, configurations: Configurations, extra: Extra | None = None, *, name: str = "graph"
-    ) -> NDArray[np.float64]:
+    def score(self, graph: Graph, configurations: Configurations, *, name: str = "graph") -> NDArray[np.float64]:
         """Score configurations of a graph.
 
         Args:
             graph: the graph.
             configurations: at least one.
-            extra: extra features of the protobuf, for a model that was trained with them.
             name: name of the graph, which only the baseline `random` uses.
 
         Returns:
             (configurations,) float64, larger = slower; equal configurations have equal scores.
 
         Raises:
-            DataError: `configurations` has the wrong kind, shape or values, `extra` is missing, or a score is not
-                finite.
+            DataError: `configurations` has the wrong kind, shape or values, or a score is not finite.
         """
-        features, segments = self._prepared(graph, configurations, extra, name)
+        features, segments = self._prepared(graph, configurations, name)
         scores = self._scorer.score(features, segments)[features.row_of]
         return check_scores(scores, "scores", len(features.row_of), "configuration")
 
-    def rank(
-        self, graph: Graph, configurations: Configurations, extra: Extra | None = None, *, name: str = "graph"
-    ) -> NDArray[np.int64]:
+    def rank(self, graph: Graph, configurations: Configurations, *, name: str = "graph") -> NDArray[np.int64]:
         """Return the indices of configurations by ascending score, ties by index.
 
         Arguments and errors are those of `score`.
@@ -98,7 +91,7 @@ class Ranker:
         Returns:
             (configurations,) int64, the fastest first.
         """
-        return ranking(self.score(graph, configurations, extra, name=name))
+        return ranking(self.score(graph, configurations, name=name))
 
     def rank_program(self, program: Any, *, top: int = 10, candidates: int = 256, seed: int = 0) -> "Ranking":
         """Rank the configurations of a program from fastest to slowest, as `hlorank.rank` does with this model."""
@@ -109,7 +102,7 @@ class Ranker:
             return rank_program(path, self, str(self._folder), top, candidates, seed)
 
     def _prepared(
-        self, graph: Graph, configurations: Configurations, extra: Extra | None, name: str
+        self, graph: Graph, configurations: Configurations, name: str
     ) -> tuple[GraphFeatures, Partition | None]:
         """Return the features of a graph, and its segments if the model reads segments."""
         if not hasattr(graph, "node_feat"):
@@ -122,7 +115,7 @@ class Ranker:
         tile = isinstance(configurations, TileConfigurations)
         unknown = Measurements(np.zeros(count, dtype=np.int64), np.ones(count, dtype=np.int64) if tile else None)
         measured = MeasuredGraph(name, graph, configurations, unknown)
-        features = featurize_graph(measured, self.spec.features, extra)
+        features = featurize_graph(measured, self.spec.features)
         partition = self._scorer.partition
         return features, None if partition is None else partition_graph(features, partition)
 

@@ -28,7 +28,6 @@ from hlorank.data.collection import check_sizes
 from hlorank.data.configurations import LayoutConfigurations
 from hlorank.data.npz import NpzFile
 from hlorank.files import SPEC, WEIGHTS, DataError
-from hlorank.hlo.extra import extra_path
 from hlorank.hlo.stage import TRAINED
 from hlorank.metrics import ranking
 from hlorank.models.serialization import Spec, checked_spec
@@ -44,9 +43,9 @@ MAX_CHOICES, MAX_LAYOUTS = 2**25, 2**17
 """Limits of a graph: arguments of `check_sizes`, configurations times configurable nodes, and distinct layouts."""
 MAX_PROGRAM, CANDIDATES = 2**24, 256
 """Bytes of a program, and configurations that are drawn for it."""
-FIELDS = ("npz", "graph", "extra", "program")
-"""Fields of a record: the graph's npz file in base64, its name in the response and in errors, and its `.extra.npz` in
-base64 for a model that was trained with extra features; or a program, as text or in base64."""
+FIELDS = ("npz", "graph", "program")
+"""Fields of a record: the graph's npz file in base64, its name in the response and in errors; or a program, as text or
+in base64, in place of the file."""
 REQUIRED = (
     "filelock", "joblib", "mlflow", "numpy", "pandas", "protobuf", "pydantic", "pydantic-core", "pymetis", "rich",
     "safetensors", "scipy", "torch", "torch-geometric",
@@ -55,16 +54,11 @@ REQUIRED = (
 
 
 def make_request(graphs: Sequence[Path], top: int = TOP) -> dict[str, Any]:
-    """Return the body of a request, as JSON values, for `top` configurations of each graph.
-
-    The graphs are npz files, or programs; `<graph>.extra.npz` next to a file is sent with it.
-    """
+    """Return the body of a request, as JSON values, for `top` configurations of npz files or programs."""
     records = []
     for path in graphs:
-        first = "npz" if path.suffix == ".npz" else "program"
-        files = {first: path} | ({"extra": extra} if (extra := extra_path(path)).is_file() else {})
-        encoded = {field: base64.b64encode(file.read_bytes()).decode() for field, file in files.items()}
-        records.append({"graph": path.stem, **encoded})
+        field = "npz" if path.suffix == ".npz" else "program"
+        records.append({"graph": path.stem, field: base64.b64encode(path.read_bytes()).decode()})
     return {"dataframe_records": records, "params": {"top": top}}
 
 
@@ -82,24 +76,19 @@ def rank_records(ranker: Ranker, records: Sequence[Mapping[Any, object]], top: i
 
 def _ranked(ranker: Ranker, record: Mapping[Any, object], top: int) -> dict[str, Any]:
     """Rank the graph of a record; errors name it and its field, as the client does not know the temporary file."""
-    name, fields = str(record.get("graph") or ""), dict[str, str]()
+    name, field = str(record.get("graph") or ""), "npz" if record.get("program") is None else "program"
     try:
         with tempfile.TemporaryDirectory(prefix="hlorank-request-") as folder:
-            program = record.get("program") is not None
-            path = Path(folder, "program" if program else "graph.npz")
-            fields |= {str(path): "program"} if program else {str(path): "npz", str(extra_path(path)): "extra"}
-            for file, field in fields.items():
-                if field != "extra" or record.get(field) is not None:
-                    Path(file).write_bytes(_decoded(field, record.get(field)))
-                    if not program:
-                        with NpzFile(Path(file)) as arrays:
-                            check_sizes(arrays, **SIZES)
+            path = Path(folder, "graph.npz" if field == "npz" else "program")
+            path.write_bytes(_decoded(field, record.get(field)))
+            if field == "npz":
+                with NpzFile(path) as arrays:
+                    check_sizes(arrays, **SIZES)
             limits = (SIZES["configurations"], CANDIDATES, 0, MAX_CHOICES, MAX_LAYOUTS)
             given = _only(GraphReader(ranker.spec.features, *limits, compile_dumps=True).read(path), top)
-        scores = ranker.score(given.measured.graph, given.measured.configurations, given.extra)
+        scores = ranker.score(given.measured.graph, given.measured.configurations)
     except DataError as error:
-        field = "" if error.file is None else fields.get(str(error.file), "extra")
-        place = ": ".join(part for part in (name, field) if part)
+        place = ": ".join(part for part in (name, field if error.file is not None else "") if part)
         raise (error.in_file(place) if place else error) from None
     ranked = ranked_graph(given, scores, ranking(scores), top, compare=False)
     return {"graph": name, "configurations": len(scores), "top": ranked["top"]}
