@@ -206,7 +206,7 @@ print(treated_and_error(even, range(2), config.model_copy(update={"cpus": 64}))[
 
 @pytest.mark.slow
 def test_nodes_of_a_ray_cluster_do_and_report_what_one_process_does(
-    cluster: str, tiny_collections: Path, linear_model: Callable[..., Path], settings: Settings, tmp_path: Path
+    cluster: str, tiny_collections: Path, settings: Settings, tmp_path: Path
 ) -> None:
     def shown(*command: str) -> str:
         done = subprocess.run([sys.executable, "-c", *command], cwd=tmp_path, capture_output=True, text=True)
@@ -220,10 +220,6 @@ def test_nodes_of_a_ray_cluster_do_and_report_what_one_process_does(
     assert full == "[]|OSError|[Errno 28] 1"
     assert refused == "compute=ray: no node of the cluster has what a task takes: CPU 64; see `ray status`"
     assert _digests(tmp_path / "here") == _digests(tmp_path / "there")
-    files = map(str, sorted((tiny_collections / "raw/layout/synthetic/random").rglob("*.npz")))
-    main = "import sys; from hlorank.cli.main import main; sys.exit(main())"
-    rank = [main, "rank", f"--model={linear_model()}", "--json", *files]
-    assert shown(*rank) == shown(*rank, f"--ray={cluster}")
 
 
 def test_the_death_of_the_local_node_ends_the_work_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,14 +13,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import pytest
 
 import hlorank
 from hlorank.cli.programs import find_programs
-from hlorank.compute import map_graphs
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection, read_graph, write_graph
 from hlorank.data.configurations import LayoutConfigurations, Measurements
@@ -77,15 +75,6 @@ def test_rankings_are_those_of_the_ranker(
         about = {"file": str(path), "graph": path.stem, "configurations": len(scores), "drawn": False, "stage": None}
         assert graph == about | {"trained_on": None, "doubts": [], "top": top}
     assert not submitted
-
-
-def test_what_a_cluster_prints_is_no_output(rank: Command, graphs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    def noisy(*arguments: Any, **options: Any) -> Iterator[Any]:
-        yield from map_graphs(*arguments, **options)
-        sys.stdout.write("(raylet) a node was lost")
-
-    monkeypatch.setattr("hlorank.compute.map_graphs", noisy)
-    assert len(rank.json(*graphs)) == len(graphs)
 
 
 def test_a_comparison_has_the_ceiling_and_known_runtimes(rank: Command, graphs: list[Path], tmp_path: Path) -> None:
@@ -199,8 +188,7 @@ def test_wrong_options_are_refused_before_anything_is_ranked(
 ) -> None:
     for arguments in (
         ["--json", "--csv", "-"],
-        ["--changes", "-", "--csv", "-"],
-        ["--changes", "."],
+        ["--csv", "."],
         ["--choose", "11"],
         ["--csv", "."],
         ["--save", __file__],
@@ -257,26 +245,6 @@ def test_the_table_names_instructions_and_layouts(rank: Command, program: Path) 
             (line,) = [line for line in shown.splitlines() if all(cell in line for cell in cells)]
             assert line.split("  ")[-1].strip() == after
         assert row["changes"] or "every layout is the compiler's choice" in shown
-
-
-def test_changes_as_csv(rank: Command, program: Path, graphs: list[Path], tmp_path: Path) -> None:
-    module = HloModuleProto.FromString(program.read_bytes())
-    module.computations[0].instructions[1].name = "=dot"
-    program.write_bytes(module.SerializeToString())
-    arguments, target = [program, graphs[0], "--candidates", "9", "--top", "9"], tmp_path / "new" / "changes.csv"
-    expected = [
-        (graph["graph"], str(row["rank"]), f"'{change['instruction']}" if change else "", change.get("after"))
-        for graph in rank.json(*arguments)
-        for row in graph["top"]
-        for change in row.get("changes") or [{}]
-    ]
-    assert "the first 9 of" in rank(*arguments, "--changes", target)[0]
-    text = rank(*arguments, "--changes", "-")[0].replace("\r\n", "\n")
-    assert text == target.read_text()
-    assert expected == [
-        (row["graph"], row["rank"], row["instruction"], json.loads(f"[{row['after'][1:-1]}]") or None)
-        for row in csv.DictReader(text.splitlines())
-    ]
 
 
 def constraints(module: HloModuleProto) -> list[list[int]]:

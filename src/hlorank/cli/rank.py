@@ -6,7 +6,6 @@ import argparse
 import logging
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import redirect_stdout
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,7 @@ from hlorank.cli.programs import (
     open_ranker,
 )
 from hlorank.cli.rank_output import print_rankings, submission, write_outputs
-from hlorank.config import ComputeConfig, ConfigError
-from hlorank.data.graph import Int64
+from hlorank.config import ConfigError
 from hlorank.fetch.hlo import check_names
 from hlorank.files import DataError, counted
 from hlorank.hlo.configurations import NothingToConfigureError
@@ -50,19 +48,12 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("input", nargs="+", metavar="INPUT", help=f"an npz file or tuning records; {HELP}")
     add_program_options(parser)
     add_model_arguments(parser, "; by default the ranker of hlorank that fits the programs")
-    where = parser.add_mutually_exclusive_group()
     add_number(
-        where,
+        parser,
         "--workers",
         1,
         "files that are ranked at the same time, each in a process with one thread and with --memory of its own; 1 "
         "takes a thread for each core",
-    )
-    where.add_argument(
-        "--ray",
-        metavar="ADDRESS",
-        help="rank on the nodes of a Ray cluster, a file on each of their CPUs at a time, or on each GPU with "
-        "--accelerator cuda; auto is the cluster of this machine (needs the extra ray)",
     )
     add_number(parser, "--max-configurations", 1_000_000, "refuse a graph with more configurations before reading them")
     drawn = parser.add_argument_group("candidates of a dump")
@@ -91,12 +82,6 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--csv", metavar="FILE", help="write complete rankings as a Kaggle submission; - prints it instead of a table"
     )
-    group.add_argument(
-        "--changes",
-        metavar="FILE",
-        help="write the layouts that the first configurations change, by instruction, as CSV; - prints it instead of a "
-        "table",
-    )
     add_number(group, "--choose", 1, "rank of the configuration whose layouts are shown below the table, and exported")
     group.add_argument(
         "--export",
@@ -109,12 +94,10 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse options that exclude each other, and paths of the wrong kind."""
-    if [arguments.csv == "-", arguments.changes == "-", arguments.json].count(True) > 1:
-        raise ConfigError("give one of --json, --csv - and --changes -: each needs the standard output for itself")
-    for option in ("csv", "changes"):
-        target = getattr(arguments, option)
-        if target is not None and Path(target).is_dir():
-            raise ConfigError(f"--{option} {target}: a folder; name a file")
+    if arguments.csv == "-" and arguments.json:
+        raise ConfigError("give one of --json and --csv -: each needs the standard output for itself")
+    if arguments.csv is not None and Path(arguments.csv).is_dir():
+        raise ConfigError(f"--csv {arguments.csv}: a folder; name a file")
     if arguments.choose > arguments.top:
         raise ConfigError(f"--choose {arguments.choose}: expected one of the first --top {arguments.top}")
     for option, folder in (("--save", arguments.save), ("--export", arguments.export)):
@@ -122,7 +105,7 @@ def _check(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"{option} {folder}: not a folder")
 
 
-_Ranked = tuple[dict[str, Any], Int64 | None]
+_Ranked = tuple[dict[str, Any], Any]
 """The printed facts of a graph, and its ranking of (configurations,) int64 for a submission."""
 
 _opened = lru_cache(maxsize=1)(open_ranker)
@@ -182,21 +165,13 @@ def _rank(
     from hlorank.compute import SERIAL, map_graphs
 
     _opened.cache_clear()  # the model may have changed
-    compute, here = SERIAL, arguments.accelerator
-    if arguments.ray is not None:
-        compute = ComputeConfig.of_cluster(arguments.ray, gpus=here == "cuda")
-        here = "cpu"  # this process scores nothing
-        if arguments.accelerator == "auto":
-            arguments.accelerator = "cpu"  # a node must not use a GPU that its task does not take
-    elif (workers := min(arguments.workers, len(programs))) > 1:
+    compute = SERIAL
+    if (workers := min(arguments.workers, len(programs))) > 1:
         compute = SERIAL.model_copy(update={"form": "processes", "workers": workers, "retries": 2})
     outputs = [output for output in (arguments.save, arguments.export) if output is not None]
-    collection = _opened(folder, arguments.memory, here).collection
+    collection = _opened(folder, arguments.memory, arguments.accelerator).collection
     rank_program = partial(_rank_program, arguments=arguments, folder=folder)
-    with (
-        submission(arguments.csv, collection) as submit,
-        redirect_stdout(sys.stderr),  # Ray prints there what happens to nodes, before the JSON
-    ):
+    with submission(arguments.csv, collection) as submit:
         ranked = map_graphs(rank_program, programs, compute, "Ranking", outputs=outputs)
         for program, results in zip(programs, ranked, strict=True):
             for result in results:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from hlorank.data.collection import Collection, write_graph
-from hlorank.files import DataError, counted, csv_cell, escape, write_text
+from hlorank.files import DataError, counted, escape
 from hlorank.terminal import Column, cells, print_table
 
 if TYPE_CHECKING:
@@ -42,24 +40,16 @@ _CHANGE_COLUMNS = {
     "origin": Column("operation and source", 5),
 }
 _MAX_CHANGES = 20
-_CSV = [
-    *("graph", "rank", "configuration", "score"),
-    *("computation", "instruction", "opcode", "node", "tensor", "shape", "before", "after", "origin"),
-]
 
 
 def print_rankings(graphs: Sequence[dict[str, Any]], arguments: argparse.Namespace) -> None:
     """Print values of `hlorank.ranking.result.ranked_graph` in the form that the arguments ask for."""
     if arguments.json:
         sys.stdout.write(json.dumps(graphs, indent=2, allow_nan=False) + "\n")
-    elif "-" not in (arguments.csv, arguments.changes):
+    elif arguments.csv != "-":
         for place, ranked in enumerate(graphs):
             sys.stdout.write("\n" if place else "")
             _print_ranking(ranked, arguments.choose, arguments.wide)
-    if arguments.changes == "-":
-        sys.stdout.write(_changes(graphs))
-    elif arguments.changes is not None:
-        write_text(Path(arguments.changes), _changes(graphs))
 
 
 def _print_ranking(ranked: dict[str, Any], chosen: int, wide: bool) -> None:
@@ -72,7 +62,7 @@ def _print_ranking(ranked: dict[str, Any], chosen: int, wide: bool) -> None:
         _print_moves(ranked, chosen)
     if chosen <= count and "changes" in (row := ranked["top"][chosen - 1]):
         place = f"rank {row['rank']}, configuration {row['configuration']}"
-        print_changes(place, row["changes"], "--changes FILE or --json", wide)
+        print_changes(place, row["changes"], "--json", wide)
     sys.stdout.writelines(f"exported: {escape(file)}\n" for file in ranked.get("exported", []))
 
 
@@ -137,20 +127,6 @@ def _print_moves(ranked: dict[str, Any], chosen: int) -> None:
 def _layout(dims: Sequence[int] | None) -> str:
     """Return a layout as XLA writes it, such as `{1,0}`; empty where it is the compiler's choice."""
     return "" if dims is None else f"{{{','.join(map(str, dims))}}}"
-
-
-def _changes(graphs: Sequence[dict[str, Any]]) -> str:
-    """Return a row for each layout that a configuration changes, and for a configuration that changes none, as CSV."""
-    text = StringIO()
-    writer = csv.DictWriter(text, _CSV, extrasaction="ignore")
-    writer.writeheader()
-    for ranked in graphs:
-        for row in ranked["top"]:
-            for change in row.get("changes") or [{}]:
-                layouts = {key: _layout(change.get(key)) for key in ("before", "after")}
-                cells = {"graph": ranked["graph"], **row, **change, **layouts}
-                writer.writerow({key: csv_cell(cell) for key, cell in cells.items()})
-    return text.getvalue()
 
 
 def write_outputs(

@@ -118,12 +118,6 @@ class ComputeConfig(Section):
         valid = self.form != "ray" or self.address is not None
         return self.require(valid, "address", "auto, host:port or ray://host:port")
 
-    @classmethod
-    def of_cluster(cls, address: str, gpus: float = 0) -> Self:
-        """Return the section of a command that is given the address of a Ray cluster; it has no configuration file."""
-        resources = {"cpus": 1, "gpus": float(gpus), "memory_bytes": None}
-        return cls.model_validate({"form": "ray", "workers": "auto", "retries": 2, "address": address, **resources})
-
     @property
     def process_count(self) -> int:
         """The number of worker processes on this machine."""

@@ -14,7 +14,7 @@ from hlorank.hlo.layout_space import Layouts, configuration_name
 from hlorank.hlo.reader import Record, featurize
 from hlorank.metrics import ranking
 from hlorank_collect.autotune.search import Candidates, find_candidates, propose, speedup, winner
-from hlorank_collect.autotune.tuned import ApplyTask, TuneTask
+from hlorank_collect.autotune.tuned import ApplyTask, TuneTask, read_chosen
 from hlorank_collect.compiled_layouts import Attempts
 from hlorank_collect.measure_layouts import TriedLayouts, opened
 from hlorank_collect.program import SkippedError
@@ -99,7 +99,7 @@ def _measured(task: ApplyTask, compiled: TriedLayouts, both: Layouts, deadline: 
             why = compiled.left_out[configuration_name(configuration)]
             raise SkippedError(f"the configuration of {task.applied} fails: {why}")
     different = both[:1] if compiled.same(both) else both
-    if len(different) == 1 and not task.again:
+    if len(different) == 1:
         return np.zeros((0, 1))
     return compiled.measure(different, task.rng(task.program), _rounds(task), deadline, report, 0.6)
 
@@ -107,11 +107,10 @@ def _measured(task: ApplyTask, compiled: TriedLayouts, both: Layouts, deadline: 
 def apply(task: ApplyTask, report: Report) -> dict[str, Any]:
     """Measure a configuration in this process, write the JSON file of a tuned program, and return its content.
 
-    A configuration that compiles to the program of the default is not measured; for that of a tuned program, the
-    default is measured then.
+    A configuration that compiles to the program of the default is not measured.
     """
     start = time.monotonic()
-    chosen = task.chosen()
+    chosen = read_chosen(Path(task.applied))
     report(Progress("trace"))
     program = task.load()
     module, space, compile_layouts = opened(task, program, chosen.fingerprint)
@@ -130,6 +129,5 @@ def apply(task: ApplyTask, report: Report) -> dict[str, Any]:
     wins = found is not None and found.real
     task = dataclasses.replace(task, reference=chosen.model)
     about = task.result(program.name, module, layouts if wins else space.default, outcome, chosen.score)
-    if not task.again:
-        write_json(task.saved(program.name), about)
+    write_json(task.saved(program.name), about)
     return about

@@ -1,6 +1,6 @@
 """Tuned programs: tasks of the child processes, the file of a chosen configuration, and the program as a function."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -48,6 +48,13 @@ class Saved(Section):
 def read_saved(path: Path) -> Saved:
     """Read the JSON file that tuning wrote; raise DataError for a damaged one, or one of an earlier version."""
     return read_section(Saved, path, _AGAIN)
+
+
+def read_chosen(path: Path) -> ModuleConfiguration:
+    """Read a configuration that `hlorank rank --export` or tuning wrote; raise DataError for another file."""
+    if "configuration" in read_json(path):
+        return read_saved(path).configuration
+    return read_section(ModuleConfiguration, path, EXPECTED)
 
 
 def _times(about: Mapping[str, Any]) -> str:
@@ -134,46 +141,18 @@ class ApplyTask(TuneTask):
     work = "hlorank_collect.autotune.tune_program:apply"
 
     applied: str = ""
-    """JSON file of the configuration, which `hlorank rank --export` wrote, or which tuning wrote."""
-    again: bool = False
-    """True for a file that tuning wrote: nothing is written."""
+    """JSON file of the configuration, which `hlorank rank --export` or tuning wrote."""
 
     def saved(self, name: str) -> Path:
         """Return the JSON file of the program of this name, which is not that of a search."""
         return super().saved(f"{name}.applied")
 
-    def chosen(self) -> ModuleConfiguration:
-        """Read the configuration; raise DataError if the file is damaged."""
-        if self.again:
-            return read_saved(Path(self.applied)).configuration
-        return read_section(ModuleConfiguration, Path(self.applied), EXPECTED)
-
     def summarize(self, about: Mapping[str, Any]) -> str:
         """Return one line about the result."""
-        if self.again:
-            runtimes = {name: f"{runtime / 1e6:.3f} ms" for name, runtime in about["runtime_ns"].items()}
-            if about["speedup"] is None:
-                return f"runs with the default in {runtimes['default']}"
-            return f"runs in {runtimes['tuned']}, {_times(about)}"
         if about["speedup"] is None:
             return f"{self.applied} compiles to the same program as the default: there is nothing to measure"
         kept = "keeps the default: the configuration is " if about["winner"] == "default" else ""
         return f"{kept}{_times(about)}; {about['rounds']} rounds, {about['seconds']['all']:.0f} s"
-
-
-def remeasure_tasks(files: Sequence[Path], settings: Mapping[str, Any]) -> tuple[list[ApplyTask], dict[str, str]]:
-    """Return the tasks of measuring the programs of tuned files again, and the missing or damaged files -> reason."""
-    tasks, broken = [], {}
-    for file in files:
-        try:
-            saved = read_saved(file)
-        except DataError as error:
-            broken[str(file)] = f"{error.key}: expected {error.expected}, found {error.found}"
-            continue
-        fields = saved.model_dump(include={"program", "arguments", "seed"})
-        fields |= {"collection": f"layout:{saved.platform}:random", "applied": str(file), "again": True}
-        tasks.append(ApplyTask(**{**settings, **fields}))
-    return tasks, broken
 
 
 class Tuned:

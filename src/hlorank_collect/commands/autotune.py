@@ -9,9 +9,8 @@ from typing import Any
 
 from hlorank.cli.programs import collection_of
 from hlorank.cli.rank_output import print_changes
-from hlorank.config import ConfigError, read_section
+from hlorank.config import ConfigError
 from hlorank.files import DataError
-from hlorank.hlo.layout_json import EXPECTED, ModuleConfiguration
 from hlorank.terminal import add_number
 from hlorank_collect.commands import common
 from hlorank_collect.xla import TPUS
@@ -41,15 +40,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "--apply",
         type=Path,
         metavar="FILE",
-        help="do not search: measure PROGRAM with the configuration that hlorank rank --export wrote to FILE, next to "
-        "the default",
-    )
-    choice.add_argument(
-        "--remeasure",
-        nargs="+",
-        type=Path,
-        metavar="FILE",
-        help="do not tune: run the programs of these saved files and measure them again next to the default",
+        help="do not search: measure PROGRAM with the configuration that hlorank rank --export, or autotune itself, "
+        "wrote to FILE, next to the default",
     )
     scored = "configurations that the model scores, fewer where the program has no more"
     add_number(how, "--candidates", 1024, scored, dest="configurations")
@@ -76,12 +68,13 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 def _check(arguments: argparse.Namespace) -> None:
     """Check arguments before anything is measured."""
     common.check_arguments(arguments)
-    if bool(arguments.program) == bool(arguments.remeasure):
-        raise ConfigError("name the programs to tune, or give --remeasure with saved files, not both")
+    if not arguments.program:
+        raise ConfigError("no program: name a file, a folder, or a JAX function as module:function")
     if arguments.apply is not None:
-        read_section(ModuleConfiguration, arguments.apply, EXPECTED)
-    if arguments.program:
-        common.check_output(arguments.out)
+        from hlorank_collect.autotune.tuned import read_chosen
+
+        read_chosen(arguments.apply)
+    common.check_output(arguments.out)
 
 
 def _model(reference: str) -> tuple[str, str]:
@@ -106,7 +99,7 @@ def _print_winner(about: Mapping[str, Any]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Tune programs; failed programs are named at the end, and the status is then 1."""
-    from hlorank_collect.autotune.tuned import ApplyTask, TuneTask, remeasure_tasks
+    from hlorank_collect.autotune.tuned import ApplyTask, TuneTask
     from hlorank_collect.program import require_device, require_jax
     from hlorank_collect.run_tasks import run_tasks
 
@@ -119,11 +112,8 @@ def run(arguments: argparse.Namespace) -> int:
     require_device(backend)
     settings = common.task_settings(arguments, f"layout:{backend}:random")
     tasks: list[TuneTask] | list[ApplyTask]
-    broken: dict[str, str] = {}
     programs = common.program_fields(arguments)
-    if arguments.remeasure:
-        tasks, broken = remeasure_tasks(arguments.remeasure, settings)
-    elif arguments.apply is not None:
+    if arguments.apply is not None:
         if len(programs) != 1:
             raise ConfigError(f"--apply {arguments.apply}: expected one program, found {len(programs)}")
         tasks = [ApplyTask(**program, **settings, applied=str(arguments.apply)) for program in programs]
@@ -131,5 +121,5 @@ def run(arguments: argparse.Namespace) -> int:
         settings |= {"model": model, "reference": arguments.model, "budget": arguments.top}
         tasks = [TuneTask(**program, **settings) for program in programs]
     supervision = common.supervision(arguments, *(task.platform for task in tasks))
-    left_out = run_tasks(tasks, **supervision, show=_print_winner).left_out if tasks else {}
-    return common.status(broken | left_out)
+    left_out = run_tasks(tasks, **supervision, show=_print_winner).left_out
+    return common.status(left_out)
