@@ -34,10 +34,3 @@ def test_the_limit_is_between_families_and_a_graph_of_training_is_at_0() -> None
     assert limit == pytest.approx(np.sqrt(np.square(steps).sum() / len(vectors[0])), rel=1e-3)
     assert distance(graph(["convolution"] * 999, [4096] * 999), known) > limit
     assert training_graphs(vectors[:2], ["a", "a"])[1] == 0
-
-
-def test_it_does_not_depend_on_the_order_of_graphs() -> None:
-    vectors = [pooled(graph(["dot"] * count, [8] * count)) for count in (2, 4, 32)]
-    first, second = training_graphs(vectors, "abc"), training_graphs(vectors[::-1], "cba")
-    np.testing.assert_array_equal(first[0], second[0][::-1])
-    assert first[1] == pytest.approx(second[1])

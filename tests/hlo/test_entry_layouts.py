@@ -12,28 +12,22 @@ from hlorank.hlo.layout_json import module_fingerprint
 from hlorank.hlo.reader import featurize, read_records
 from hlorank.hlo.stage import before_layout_assignment
 
-HLO = """HloModule m, entry_computation_layout={(f32[4,8]{1,0}, f32[8,4]%s)->(f32[4,4]%s, f32[8,4]{1,0})}
-
-ENTRY main {
-  p0 = f32[4,8]{1,0} parameter(0)
-  p1 = f32[8,4]{1,0} parameter(1)
-  d = f32[4,4]{1,0} dot(p0, p1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-  ROOT t = (f32[4,4]{1,0}, f32[8,4]{1,0}) tuple(d, p1)
-}
-"""
-STABLEHLO = """module @m %s {
-  func.func public @main(%%a: tensor<4x8xf32>, %%b: tensor<8x4xf32> %s) -> (tensor<4x4xf32> %s, tensor<8x4xf32>) {
-    %%0 = stablehlo.dot_general %%a, %%b, contracting_dims = [1] x [0]
-      : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
-    return %%0, %%b : tensor<4x4xf32>, tensor<8x4xf32>
-  }
-}
-"""
+HLO, STABLEHLO = (
+    (Path(__file__).parent / f"entry_layouts.{suffix}").read_text(encoding="utf-8") for suffix in ("hlo.txt", "mlir")
+)
 MODE = '{mhlo.layout_mode = "{0,1}"}'
 DENSE = (
     "mhlo.xla_entry_computation_parameter_layouts = [dense<[1, 0]> : tensor<2xindex>, dense<[0, 1]> : tensor<2xindex>]"
 )
 ROWS, COLUMNS = EntryLayouts([(), ()], [(), ()]), EntryLayouts([(), (0, 1)], [(0, 1), ()])
+
+
+def hlo(argument: str, result: str) -> str:
+    return HLO.replace("ORDER", argument, 1).replace("ORDER", result, 1)
+
+
+def stablehlo(module: str, argument: str, result: str) -> str:
+    return STABLEHLO.replace("MODULE", module).replace("ARGUMENT", argument).replace("RESULT", result)
 
 
 def module_of(folder: Path, text: str) -> HloModuleProto:
@@ -46,11 +40,11 @@ def module_of(folder: Path, text: str) -> HloModuleProto:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (HLO % ("{1,0}", "{1,0}"), ROWS),
-        (HLO % ("{0,1}", "{0,1}"), COLUMNS),
-        (STABLEHLO % ("", "", ""), ROWS),
-        (STABLEHLO % ("", MODE, MODE), COLUMNS),
-        (STABLEHLO % (f"attributes {{{DENSE}}}", "", ""), EntryLayouts(COLUMNS.parameters, ROWS.results)),
+        (hlo("{1,0}", "{1,0}"), ROWS),
+        (hlo("{0,1}", "{0,1}"), COLUMNS),
+        (stablehlo("", "", ""), ROWS),
+        (stablehlo("", MODE, MODE), COLUMNS),
+        (stablehlo(f"attributes {{{DENSE}}}", "", ""), EntryLayouts(COLUMNS.parameters, ROWS.results)),
     ],
 )
 def test_of_texts(tmp_path: Path, text: str, expected: EntryLayouts) -> None:
@@ -60,7 +54,7 @@ def test_of_texts(tmp_path: Path, text: str, expected: EntryLayouts) -> None:
 
 
 def test_modules_that_differ_only_there_differ(tmp_path: Path) -> None:
-    rows, columns = (module_of(tmp_path, HLO % (order, order)) for order in ("{1,0}", "{0,1}"))
+    rows, columns = (module_of(tmp_path, hlo(order, order)) for order in ("{1,0}", "{0,1}"))
     assert module_fingerprint(rows) != module_fingerprint(columns)
     for module, expected in ((rows, ROWS), (columns, COLUMNS)):
         compiled = before_layout_assignment(module, "cpu")
@@ -75,14 +69,14 @@ def test_modules_that_differ_only_there_differ(tmp_path: Path) -> None:
 
 
 def test_tiles_are_the_compilers_choice(tmp_path: Path) -> None:
-    module = module_of(tmp_path, HLO % ("{0,1:T(8,128)}", "{1,0}"))
+    module = module_of(tmp_path, hlo("{0,1:T(8,128)}", "{1,0}"))
     assert not entry_layouts(module)
     assign(module)
     assert all([*node.shape.layout.minor_to_major] != [0, 1] for node in module.computations[0].instructions)
 
 
 def test_orders_that_are_no_permutation(tmp_path: Path) -> None:
-    module = module_of(tmp_path, HLO % ("{1,0}", "{1,0}"))
+    module = module_of(tmp_path, hlo("{1,0}", "{1,0}"))
     for order in ([0, 2], [0, 0], [0]):
         module.host_program_shape.parameters[1].layout.minor_to_major[:] = order
         with pytest.raises(DataError, match="minor_to_major"):
@@ -91,4 +85,4 @@ def test_orders_that_are_no_permutation(tmp_path: Path) -> None:
 
 def test_of_another_number_of_parameters(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="zip"):
-        demand(module_of(tmp_path, HLO % ("{1,0}", "{1,0}")), EntryLayouts([(0, 1)], [(), ()]))
+        demand(module_of(tmp_path, hlo("{1,0}", "{1,0}")), EntryLayouts([(0, 1)], [(), ()]))

@@ -14,30 +14,20 @@ from hlorank.ranking.inputs import InputGraph
 from hlorank.ranking.verify import verify
 
 pytestmark = pytest.mark.skipif(not has_jaxlib(), reason="needs jax (extra collect)")
-TEXT = """HloModule m, entry_computation_layout={(f32[64,32]{1,0}, f32[32,16]{1,0})->f32[64,16]{1,0}}
-
-ENTRY main {
-  a = f32[64,32]{1,0} parameter(0)
-  b = f32[32,16]{1,0} parameter(1)
-  ROOT d = f32[64,16]{1,0} dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata=\
-{op_name="f/dot" source_file="/x/net.py" source_line=3}
-}
-"""
+PROGRAM = Path(__file__).parent / "verify.before_layout-assignment.txt"
 
 
 @pytest.fixture
-def given(tmp_path: Path) -> InputGraph:
+def given() -> InputGraph:
     """A product of matrices, and five configurations: the default twice, row-major, and two others."""
-    path = tmp_path / "m.before_layout-assignment.txt"
-    path.write_text(TEXT)
-    record = next(read_records(path))
+    record = next(read_records(PROGRAM))
     rows = np.tile(layout_space(record.module).default, (5, 1, 1))
     rows[1, 0, :2] = rows[1, 0, 6:8] = 1, 0  # what the compiler chooses
     rows[2, 0, 6:8], rows[3, 0, :2] = (0, 1), (0, 1)
     configurations = LayoutConfigurations.from_chunks(layout_space(record.module).node_ids, [rows])
     graph = featurize(record)[0].graph
     measured = MeasuredGraph("m", graph, configurations, Measurements(np.zeros(5, dtype=np.int64)))
-    return InputGraph(path, measured, record.module, {"backend": "cpu"})
+    return InputGraph(PROGRAM, measured, record.module, {"backend": "cpu"})
 
 
 def test_what_changes_nothing_gives_way_and_copies_have_bytes_and_sources(given: InputGraph) -> None:

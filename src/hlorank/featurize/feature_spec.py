@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, PlainSerializer, PlainValidator, field_validator, model_validator
+from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 from pydantic_core import PydanticCustomError
 
 from hlorank import files
@@ -99,14 +99,6 @@ class FeatureSpec(Section):
     trained_limit: float = 0.0
     inputs: str  # fingerprint of the options and the raw files that it was fitted on
 
-    @model_validator(mode="before")
-    @classmethod
-    def _name_backend(cls, values: Any) -> Any:
-        """Take the backend of the collection's name, as 0.2 had no other."""
-        if not isinstance(values, dict) or values.get("backend") or "collection" not in values:
-            return values
-        return values | {"backend": _collection(values["collection"]).backend}
-
     @model_validator(mode="after")
     def _check_parts(self) -> Self:
         opcodes = self.opcodes.astype(np.int64)
@@ -128,27 +120,23 @@ class FeatureSpec(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_version_6(cls, values: Any) -> Any:
-        """Read a specification of 0.2, in which `layout_moves` were `layout_costs`."""
-        if not isinstance(values, dict) or values.get("version") != 6 or not isinstance(values.get("options"), dict):
+    def _of_earlier(cls, values: Any) -> Any:
+        """Read specifications without a backend, with `protobuf`, or of 0.2, in which `layout_moves` were costs."""
+        if not isinstance(values, dict) or not isinstance(options := values.get("options"), dict):
             return values
-        derived = values["options"].get("derived", [])
-        if "layout_moves" in derived and _collection(values.get("collection", "")).backend.startswith("tpu"):
-            raise ValueError("version=6: of a TPU, layout_moves were costs of copies; train the model again")
-        renamed = ["layout_costs" if name == "layout_moves" else name for name in derived]
-        kept = {key: value for key, value in values.items() if key not in ("extra_columns", "fingerprint")}
-        return kept | {"version": 7, "options": values["options"] | {"operand_layouts": True, "derived": renamed}}
-
-    @field_validator("options", mode="before")
-    @classmethod
-    def _without_protobuf(cls, options: Any) -> Any:
-        """Read options that have `protobuf`, which added features beyond the official ones, where it is off."""
-        if not isinstance(options, dict) or "protobuf" not in options:
-            return options
-        if options["protobuf"] is not False:
+        if options.get("protobuf"):
             expected = "false, as features beyond the 140 are no longer read; train the model again"
-            raise refused(expected, key="protobuf", value=options["protobuf"])
-        return {key: value for key, value in options.items() if key != "protobuf"}
+            raise refused(expected, key="options.protobuf", value=options["protobuf"])
+        backend = values.get("backend") or _collection(values.get("collection", "")).backend
+        options = {key: value for key, value in options.items() if key != "protobuf"}
+        if values.get("version") == 6:
+            if "layout_moves" in options.get("derived", []) and backend.startswith("tpu"):
+                raise ValueError("version=6: of a TPU, layout_moves were costs of copies; train the model again")
+            derived = ["layout_costs" if name == "layout_moves" else name for name in options.get("derived", [])]
+            options |= {"operand_layouts": True, "derived": derived}
+            values = {key: value for key, value in values.items() if key not in ("extra_columns", "fingerprint")}
+            values |= {"version": 7}
+        return values | {"options": options, "backend": backend}
 
     @property
     def on_tpu(self) -> bool:

@@ -117,7 +117,7 @@ def fit_spec(
     graphs, limit = training_graphs(vectors, families)
     return FeatureSpec(
         collection=collection,
-        backend=backend,
+        backend=collection.backend or backend,
         options=options,
         node_columns=nodes.transform(),
         tile_columns=None if tiles is None else tiles.transform(),

@@ -147,23 +147,24 @@ class ModuleConfiguration(Section):
     """Instructions with a layout that is not left to the compiler."""
 
 
-def module_fingerprint(module: HloModuleProto) -> str:
+def module_fingerprint(module: HloModuleProto, *, compiled: bool = False) -> str:
     """Return a hash of the instructions, their operands and called computations, and of the entry layouts.
 
     It is equal for a protobuf and the HLO text of a module, and for each time that a program is compiled: names, which
     XLA numbers differently, and other layouts, values and metadata are not part of it. In modules of the same
-    fingerprint, a node is the same instruction. A broken module is refused with DataError.
+    fingerprint, a node is the same instruction. That of a compiled module has all layouts. A broken module is refused
+    with DataError.
     """
     program = flatten(module)
     instructions = [
-        (instruction.opcode, shape_text(instruction.shape), attributes(instruction))
-        for instruction in program.instructions
+        (node.opcode, shape_text(node.shape), _attributes(node), [*node.shape.layout.minor_to_major] if compiled else 0)
+        for node in program.instructions
     ]
     calls = program.edge_index.tolist()  # with the operands
     return fingerprint([instructions, program.operands, calls, entry_layouts(module)])
 
 
-def attributes(instruction: HloInstructionProto) -> list[str]:
+def _attributes(instruction: HloInstructionProto) -> list[str]:
     """Return what an instruction does beside its opcode, such as the dimensions that a dot contracts."""
     fields = ((field.name, value) for field, value in instruction.ListFields() if field.name in _ATTRIBUTES)
     return [f"{name} {[*value] if name in _REPEATED else value}" for name, value in fields]

@@ -11,9 +11,9 @@ import numpy as np
 from hlorank.data.configurations import LayoutConfigurations
 from hlorank.data.graph import Int64
 from hlorank.featurize.columns import ELEMENT_BYTES
-from hlorank.files import DataError, fingerprint
+from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloModuleProto, TuningData
-from hlorank.hlo.layout_json import attributes, shape_text
+from hlorank.hlo.layout_json import module_fingerprint, shape_text
 from hlorank.hlo.layout_space import constrained, layout_space
 from hlorank.hlo.program import flatten
 from hlorank.hlo.source_lines import origin_text
@@ -67,11 +67,11 @@ def verify(given: InputGraph, order: Int64, count: int) -> Verified:
                 if not compiled.computations:
                     raise DataError("--verify", f"a module that compiles for {backend}", "another", file=given.file)
                 default = compiled
-                known, before = _program(default), _moves(default)
+                known, before = module_fingerprint(default, compiled=True), _moves(default)
                 found.moves[0] = _difference(before, before)
             elif not compiled.computations:
                 found.failed.append(index)
-            elif _program(compiled) == known:
+            elif module_fingerprint(compiled, compiled=True) == known:
                 found.same.append(index)
             else:
                 found.moves[index] = _difference(before, _moves(compiled))
@@ -84,16 +84,6 @@ def _optimized(modules: list[bytes], backend: str, given: InputGraph) -> Iterato
     except XlaError as error:
         raise DataError("--verify", f"modules that compile for {backend}", error, file=given.file) from None
     return map(HloModuleProto.FromString, TuningData.FromString(done).modules)
-
-
-def _program(module: HloModuleProto) -> str:
-    """Return a fingerprint of what a compiled module does, without names."""
-    program = flatten(module)
-    nodes = [
-        (node.opcode, shape_text(node.shape), [*node.shape.layout.minor_to_major], attributes(node))
-        for node in program.instructions
-    ]
-    return fingerprint([nodes, program.operands, program.edge_index.tolist()])
 
 
 def _moves(module: HloModuleProto) -> Counter[tuple[Move, int]]:
