@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hlorank.config.extras import EXTRAS
+from hlorank.config import ConfigError
+from hlorank.config.extras import EXTRAS, named_extra
 from hlorank.files import bundled
 from tests.docs.blocks import blocks
 
@@ -143,3 +144,13 @@ def test_commands_without_jax_name_the_line_that_installs_it(none: str) -> None:
         done = run(COMMAND, *arguments, without=without)
         (line,) = done.stderr.splitlines()
         assert (done.returncode, line.startswith("error: "), install in line) == (2, True, True)
+
+
+@pytest.mark.parametrize("missing", ["torch", "mlflow", "psutil", "optuna", "torch._C", "mymodule", None])
+def test_the_extra_of_a_missing_package_is_named_and_other_modules_are_errors_of_the_program(
+    missing: str | None,
+) -> None:
+    extra = {"torch": "rank", "mlflow": "pipeline", "psutil": "collect", "optuna": "sweep"}.get(str(missing))
+    expected = rf"this needs {missing}: pip install 'hlorank\[{extra}\]'" if extra else None
+    with pytest.raises(ConfigError if extra else ModuleNotFoundError, match=expected), named_extra("this"):
+        raise ModuleNotFoundError(name=missing)

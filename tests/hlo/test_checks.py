@@ -94,9 +94,6 @@ def test_an_instruction_that_no_program_of_any_device_has_is_named(change: Chang
 def test_a_valid_instruction_of_one_device_is_none_of_them(change: Change, dot: HloModuleProto) -> None:
     change(dot.computations[0].instructions[2])
     check_module(dot)
-
-
-def test_the_entry_must_exist(dot: HloModuleProto) -> None:
     dot.entry_computation_id = 9
     with pytest.raises(DataError, match=r"entry_computation_id: .*9"):
         check_module(dot)
@@ -140,16 +137,10 @@ def test_partitions_of_texts_and_the_verifier(tmp_path: Path) -> None:
     shards = '{sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}'
     main = f"func.func public @main(%a: tensor<4xf32> {shards}) -> tensor<4xf32> {{ return %a : tensor<4xf32> }}"
     path, found = tmp_path / "f.txt", []
-    for index, content in enumerate(
-        (
-            text.format("", tiles),
-            text.format(", num_partitions=1", tiles),
-            text.format(", num_partitions=2", tiles),
-            text.format("", node.format(9, "replicated")),
-            text.format("", "ROOT g = f32[4,4] iota(), iota_dimension=3"),
-            f'module @m {{ sdy.mesh @mesh = <["x"=2]>\n {main} }}',
-        )
-    ):
+    contents = [text.format(partitions, tiles) for partitions in ("", ", num_partitions=1", ", num_partitions=2")]
+    wrong = node.format(9, "replicated"), "ROOT g = f32[4,4] iota(), iota_dimension=3"
+    contents += [text.format("", line) for line in wrong]
+    for index, content in enumerate([*contents, f'module @m {{ sdy.mesh @mesh = <["x"=2]>\n {main} }}']):
         path.write_text(content)
         with suppress(DataError):
             found.append((index, len(next(read_records(path)).module.computations)))

@@ -35,7 +35,7 @@ def test_what_jax_lowered_and_exported() -> None:
         assert opcodes(program) == ["parameter", "dot"]
 
 
-@pytest.mark.parametrize("program", [3, None, ["a"]])
-def test_other_objects_are_refused(program: object) -> None:
-    with pytest.raises(DataError, match="program"), program_file(program):
-        pass
+def test_other_objects_are_refused() -> None:
+    for program in (3, None, ["a"]):
+        with pytest.raises(DataError, match="program"), program_file(program):
+            pass
