@@ -13,14 +13,13 @@ TEXT = "HloModule m\n\nENTRY main {\n  ROOT p = f32[2]{0} parameter(0)\n}\n"
 
 def opcodes(program: object) -> list[str]:
     with program_file(program) as path:
-        (record,) = read_records(path)
-    return [node.opcode for computation in record.module.computations for node in computation.instructions]
+        (computation,) = next(read_records(path)).module.computations
+    return [node.opcode for node in computation.instructions]
 
 
 def test_paths_texts_and_bytes(tmp_path: Path) -> None:
     pytest.importorskip("jaxlib", reason="needs jax (extra collect)")
-    path = tmp_path / "m.hlo.txt"
-    path.write_text(TEXT)
+    (path := tmp_path / "m.hlo.txt").write_text(TEXT)
     with program_file(str(path)) as same, program_file(TEXT) as other:
         assert (same, other.read_text()) == (path, TEXT)
     assert not other.exists()
