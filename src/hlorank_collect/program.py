@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from hlorank.config import ConfigError
 from hlorank.config.extension_point import search_working_folder
+from hlorank.hlo.checks import check_module
 from hlorank.hlo.entry_layouts import Order, entry_layouts
 from hlorank.hlo.hlo_pb2 import HloModuleProto, ShapeProto
 from hlorank.hlo.node_features import element_type
@@ -136,7 +137,7 @@ class JaxProgram(Program):
     """True for types of 64 bits, which jax by default replaces by types of 32 bits."""
 
     def trace(self, platform: xla.Platform) -> Traced:
-        """Trace the function."""
+        """Trace the function; a program of several devices is a DataError."""
         try:
             import jax
 
@@ -149,7 +150,8 @@ class JaxProgram(Program):
             if "lowering platform" in str(error):
                 raise SkippedError(f"it has side effects (calls of the host, which {platform} has none of)") from error
             raise SkippedError(f"it does not trace: {error_line(error)}") from error
-        layouts = entry_layouts(HloModuleProto.FromString(module)).parameters
+        check_module(traced := HloModuleProto.FromString(module))
+        layouts = entry_layouts(traced).parameters
         return Traced(module, lambda: self.put(_with_values(arguments), platform, layouts))
 
     def put(self, arguments: Sequence[Any], platform: xla.Platform, layouts: Sequence[Order] = ()) -> list[Any]:
