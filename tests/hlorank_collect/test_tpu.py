@@ -85,8 +85,8 @@ def test_layouts_are_those_that_the_compiler_takes() -> None:
       %k = f32[3,3,4,8] parameter(1)
       %y = f32[2,9,9,8] convolution(%x, %k), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f
       %z = f32[2,9,9,8] negate(%y)
-      %c = f32[8,2,9,9] convolution(%z, %k), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01oi->fb01
-      ROOT %r = f32[16,81] reshape(%c)
+      %c = f32[4,2,9,9] convolution(%z, %k), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01oi->fb01
+      ROOT %r = f32[8,81] reshape(%c)
     """)
     space = tpu_layout_space(module)
     assert space.ranks.tolist() == [[4, 0, 0], [4, 4, 0], [0, 0, 0]]  # no parameters of the program, no reshapes

@@ -41,9 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         ranker = open_ranker(model, arguments.memory, arguments.accelerator)
         from mlflow.environment_variables import MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT
 
-        from hlorank.runs.pyfunc import scoring_server, silence
-
-        silence()
+        from hlorank.runs.pyfunc import scoring_server
 
         # A line for each wrong request would fill an output that nobody reads, and then stop the server.
         limits: dict[str, Any] = {"log_level": "error", "ws": "none"}

@@ -35,6 +35,7 @@ from hlorank.ranking.inputs import GraphReader, InputGraph
 from hlorank.ranking.ranker import Ranker
 from hlorank.ranking.result import ranked_graph
 
+_PROGRAMS = logging.getLogger("hlorank.hlo")
 TOP = 10
 MAX_TOP, MAX_GRAPHS = 200_000, 1000
 """Limits of a request: configurations in its response, all graphs together, and graphs."""
@@ -142,7 +143,6 @@ class RankingModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc] # MLflow sh
         folder = Path(context.artifacts["model"])
         for name in checked_spec(folder).get("plugins", {}):
             import_plugin(name)  # its code is in the package, as this file is
-        silence()
         self._ranker, self._seconds = Ranker(folder), float(MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT.get_raw() or -1)
 
     def predict(
@@ -159,11 +159,14 @@ class RankingModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc] # MLflow sh
         records = table.astype(object).where(table.notna(), None).to_dict("records")
         if not self._one_at_a_time.acquire(timeout=self._seconds):
             raise mlflow.MlflowException(f"not ranked: it waited {self._seconds:g} s for other requests")
+        level = _PROGRAMS.level
+        _PROGRAMS.setLevel(logging.ERROR)  # warnings would fill an output that nobody reads, and then stop the server
         try:
             return rank_records(self._ranker, records, (params or {}).get("top", TOP))
         except DataError as error:
             raise mlflow.MlflowException.invalid_parameter_value(str(error)) from None
         finally:
+            _PROGRAMS.setLevel(level)
             self._one_at_a_time.release()
 
 
@@ -174,11 +177,6 @@ def _signature() -> ModelSignature:
     ranked = Object([*fields, Property("changes", AnyType(), required=False)])
     response = [ColSpec(text, "graph"), ColSpec(number, "configurations"), ColSpec(Array(ranked), "top")]
     return ModelSignature(Schema(columns), Schema(response), ParamSchema([ParamSpec("top", number, TOP)]))
-
-
-def silence() -> None:
-    """Leave out warnings of programs, which would fill an output that nobody reads, and then stop the server."""
-    logging.getLogger("hlorank.hlo").setLevel(logging.ERROR)
 
 
 def scoring_server(ranker: Ranker) -> Any:
