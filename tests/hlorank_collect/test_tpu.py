@@ -187,7 +187,7 @@ estimated = EstimatedLayouts(compiled, None, Attempts())
 layouts = random(compiled.space, 8, np.random.default_rng(0), estimated.runtimes)
 runtimes = estimated.runtimes(layouts)
 place = np.flatnonzero(np.isfinite(runtimes) & (runtimes != runtimes[0]))[0]  # others are refused by the compiler
-about = dict(hlorank="0", model="random", collection="layout:tpu-v3:random", rank=1, score=0.0)
+about = dict(hlorank="0", model="random", collection="layout:tpu-v3:random", backend="tpu-v3", rank=1, score=0.0)
 chosen = to_configuration(compiled.module, layouts[place], about).model_dump(mode="json")
 saved = dict(program="", arguments="", platform="tpu-v3", seed=0, configuration=chosen)
 Path("tuned.json").write_text(json.dumps(saved))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto, OpSharding, ShapeProto
+from hlorank.hlo.program import check_size
 
 # Targets of custom calls, and kinds of fusions, that only XLA's compiler for GPUs makes.
 _GPU = re.compile(r"__(?:cu[a-z]+|gpu|triton|hip|miopen|roc[a-z]+)(?![a-z])[\w$.]*")
@@ -85,6 +86,7 @@ def _is_whole(module: HloModuleProto) -> bool:
 
 def check_module(module: HloModuleProto) -> None:
     """Raise DataError for a module that XLA's verifier refuses, that several devices run, or that is for GPUs only."""
+    check_size(module.computations)
     if (entry := module.entry_computation_id) and all(entry != one.id for one in module.computations):
         raise DataError("entry_computation_id", "the id of a computation", entry)
     for c, computation in enumerate(module.computations):

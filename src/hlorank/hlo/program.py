@@ -44,13 +44,15 @@ def _place(computation: int, instruction: int) -> str:
     return f"computations[{computation}].instructions[{instruction}]"
 
 
-def _check_size(computations: Sequence[HloComputationProto]) -> None:
+def check_size(computations: Sequence[HloComputationProto]) -> None:
     """Refuse programs beyond the limits of graphs, lists that no instruction has, and unbounded dimensions."""
     nodes = edges = 0
     for c, computation in enumerate(computations):
         nodes += len(computation.instructions)
         for i, node in enumerate(computation.instructions):
             edges += len(node.operand_ids) + len(node.called_computation_ids)
+            if (parts := len(node.shape.tuple_shapes)) > MAX_NODES:
+                raise DataError(_place(c, i), f"a tuple of at most {MAX_NODES:,} parts", f"{parts:,}")
             lists = node.shape.dimensions, node.window.dimensions, node.slice_dimensions, node.padding_config.dimensions
             if (longest := max(map(len, lists))) > MAX_DIMENSIONS:
                 raise DataError(_place(c, i), f"at most {MAX_DIMENSIONS} dimensions", longest)
@@ -158,7 +160,7 @@ def flatten(module: HloModuleProto) -> Program:
     computations = module.computations
     if not computations:
         raise DataError("computations", "at least one computation", "none")
-    _check_size(computations)
+    check_size(computations)
     roots = _roots(computations)
     uses = list(_uses(computations, roots))
     operands, edges = [nodes for nodes, _ in uses], _edges([nodes + called for nodes, called in uses])
