@@ -31,7 +31,7 @@ def stablehlo(module: str, argument: str, result: str) -> str:
 
 
 def module_of(folder: Path, text: str) -> HloModuleProto:
-    pytest.importorskip("jaxlib")
+    pytest.importorskip("jaxlib", reason="needs jax (extra collect)")
     path = folder / "program.txt"
     path.write_text(text, encoding="utf-8")
     return next(read_records(path)).module

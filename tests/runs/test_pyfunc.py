@@ -128,7 +128,7 @@ def test_programs_are_ranked_as_the_command_does_and_refused_where_they_do_not_c
     features = ranker.spec.features.model_copy(update={"backend": "cpu"})
     other = SimpleNamespace(spec=SimpleNamespace(features=features))
     with pytest.raises(DataError, match=r"mine: program: file: .*entry_computation_id"):
-        rank_records(other, [{"graph": "mine", "program": record["program"]}])  # type: ignore[arg-type]
+        rank_records(other, [{"graph": "mine", "program": record["program"]}])  # type: ignore[arg-type] # its features do
 
 
 def test_wrong_graphs_are_refused(ranker: Ranker, graphs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,7 +138,7 @@ def _rank_program(program: Program, arguments: argparse.Namespace, folder: str) 
                 return results
             measured = given.measured
             scores = ranker.score(measured.graph, measured.configurations, name=measured.name)
-            order = ranking(scores)
+            complete = order = ranking(scores)
             verified = None
             if arguments.verify is not None:
                 verified = verify(given, order, arguments.verify)
@@ -151,7 +151,7 @@ def _rank_program(program: Program, arguments: argparse.Namespace, folder: str) 
             shown["doubts"] = doubts(given, scores, ranker.spec.features)
             shown |= {"file": program.label, "trained_on": ranker.spec.features.runtimes or None}
             shown |= write_outputs(given, shown["top"], arguments, str(ranker.collection))
-            results.append((shown, None if arguments.csv is None else order))
+            results.append((shown, None if arguments.csv is None else complete))
         except DataError as error:
             results.append(program.labelled(error))
 

@@ -12,6 +12,7 @@ from hlorank.data.configurations import LayoutConfigurations
 from hlorank.files import DataError, counted, write_atomic, write_json, write_text
 from hlorank.hlo.forms import hlo_text
 from hlorank.hlo.layout_json import apply, to_configuration
+from hlorank.hlo.program_file import program_file
 from hlorank.hlo.reader import DUMPS
 from hlorank.hlo.stage import TRAINED, named_stage
 from hlorank.hlo.xla_process import INSTALL, has_jaxlib
@@ -98,12 +99,13 @@ class Ranking:
         return f"<p>{escape(self._title)}</p>" + "".join(table.to_html(index=False) for table in tables)
 
 
-def rank_program(program: Path, ranker: Ranker, model: str, top: int, candidates: int, seed: int) -> Ranking:
+def rank_program(program: Any, ranker: Ranker, model: str, top: int, candidates: int, seed: int) -> Ranking:
     """Return the ranking of the only graph of a file, and warn of a module of another stage; see `hlorank.rank`."""
     spec = ranker.spec.features
-    graphs = [*GraphReader(spec, _MAX_CONFIGURATIONS, candidates, seed, compile_dumps=True).read(program)]
+    with program_file(program) as path:
+        graphs = [*GraphReader(spec, _MAX_CONFIGURATIONS, candidates, seed, compile_dumps=True).read(path)]
     if len(graphs) != 1:
-        raise DataError("program", "one graph; `hlorank rank` ranks several", len(graphs), file=program)
+        raise DataError("program", "one graph; `hlorank rank` ranks several", len(graphs), file=path)
     (given,) = graphs
     measured = given.measured
     scores = ranker.score(measured.graph, measured.configurations, name=measured.name)
@@ -112,7 +114,7 @@ def rank_program(program: Path, ranker: Ranker, model: str, top: int, candidates
     warn_of_stages([shown], collection)
     found = doubts(given, scores, spec)
     for doubt in found:
-        _log.warning("%s: %s", program, doubt_text(doubt))
+        _log.warning("%s: %s", path, doubt_text(doubt))
     return Ranking(measured.name, model, collection, scores, shown["top"], found, given)
 
 

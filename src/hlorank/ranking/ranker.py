@@ -95,11 +95,9 @@ class Ranker:
 
     def rank_program(self, program: Any, *, top: int = 10, candidates: int = 256, seed: int = 0) -> "Ranking":
         """Rank the configurations of a program from fastest to slowest, as `hlorank.rank` does with this model."""
-        from hlorank.hlo.program_file import program_file
         from hlorank.ranking.ranked import rank_program
 
-        with program_file(program) as path:
-            return rank_program(path, self, str(self._folder), top, candidates, seed)
+        return rank_program(program, self, str(self._folder), top, candidates, seed)
 
     def _prepared(
         self, graph: Graph, configurations: Configurations, name: str

@@ -29,7 +29,7 @@ Move = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Verified:
-    """What compilation tells about the first configurations of a ranking.
+    """Result of compiling the first configurations of a ranking.
 
     Attributes:
         moves: by configuration that compiles to another program than the default, and the default: `bytes`, those of
