@@ -75,7 +75,7 @@ params: $(READY) ## Rewrite params.yaml from conf/
 	python scripts/params.py
 
 reference: $(READY) ## Rewrite the tables of keys, commands and measured graphs in docs and data
-	python scripts/reference.py
+	python -m scripts.reference
 
 proto: $(READY) ## Regenerate the module of the protobuf schema
 	python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/hlorank/hlo/hlo.proto

@@ -24,7 +24,7 @@ from hlorank.config import Config
 from hlorank.config.train_sections import arguments_section
 from hlorank.fetch.origins import ORIGINS
 from hlorank.training.losses import LOSSES
-from hlorank_collect.record import card
+from scripts.card import card
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -246,6 +246,8 @@ def dot_and_reshape() -> HloModuleProto:
         one.shape.dimensions.extend(dimensions)
         one.shape.layout.minor_to_major.extend(reversed(range(len(dimensions))))
         computation.instructions.append(one)
+    computation.instructions[2].dot_dimension_numbers.lhs_contracting_dimensions.append(1)
+    computation.instructions[2].dot_dimension_numbers.rhs_contracting_dimensions.append(0)
     return module
 
 

@@ -104,6 +104,8 @@ def matrix_product() -> HloModuleProto:
         added = computation.instructions.add(name=f"{opcode}.{number}", opcode=opcode, id=number, operand_ids=operands)
         added.shape.element_type = 11
         added.shape.dimensions[:] = [8, 8]
+    added.dot_dimension_numbers.lhs_contracting_dimensions.append(1)
+    added.dot_dimension_numbers.rhs_contracting_dimensions.append(0)
     return module
 
 

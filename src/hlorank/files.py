@@ -38,6 +38,7 @@ LOCKS = "locks"
 
 MAX_MESSAGE = 500
 """Characters of the message of an error."""
+MAX_NAME = 120  # bytes of a graph's name, to which files add suffixes; a file system takes 255
 
 # An http address has no / in its user and password; the password in that of a database may have any character.
 _USER = re.compile(r"(?<=http://|ttps://)[^/?#\s]*@|(?<!http://|ttps://)(?<=://)[^/:@\s]*(?::\S*)?@", re.IGNORECASE)
@@ -60,6 +61,18 @@ def escape(text: str) -> str:
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun, such as `1 graph`, `2,000 graphs`; the plural of the noun ends in s."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def short_name(text: str) -> str:
+    """Return a text as a name of at most MAX_NAME bytes: the end of a longer text becomes its fingerprint."""
+    data = os.fsencode(text)
+    short = data[: MAX_NAME - 9].decode(errors="ignore")
+    return text if len(data) <= MAX_NAME else f"{short}-{hashlib.sha256(data).hexdigest()[:8]}"
+
+
+def file_name(text: str) -> str:
+    """Return a text as a name of a file: letters, digits, dot, minus and underscore, as many as `short_name` has."""
+    return short_name(re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-"))
 
 
 def one_line(message: object) -> str:

@@ -50,19 +50,14 @@ def captured(
     traced = program.trace(platform)
     unoptimized = HloModuleProto.FromString(traced.module)
     check_pure(unoptimized)
-    module = capture(unoptimized, platform)
+    with named_failures(unoptimized, platform):
+        module = HloModuleProto.FromString(xla.capture(traced.module, platform))
     if fingerprint is not None and module_fingerprint(module) != fingerprint == module_fingerprint(unoptimized):
         module = unoptimized
     try:
         return module, traced.inputs()
     except Exception as error:  # the backend raises many classes
         raise SkippedError(f"its inputs cannot be made: {error_line(error)}") from error
-
-
-def capture(module: HloModuleProto, platform: xla.Platform) -> HloModuleProto:
-    """Return a module right before layout assignment; raise SkippedError if it does not compile."""
-    with named_failures(module, platform):
-        return HloModuleProto.FromString(xla.capture(module.SerializeToString(), platform))
 
 
 @contextmanager

@@ -62,8 +62,8 @@ def used_mappings() -> float:
 
 def versions(*libraries: str) -> dict[str, str]:
     """Return the versions of Python, hlorank, jax and other libraries."""
-    found = {name: version(name) for name in ("jax", "jaxlib", *libraries)}
-    return {"python": platform.python_version(), "hlorank": __version__, **found}
+    ours = {"python": platform.python_version(), "hlorank": __version__}
+    return ours | {name: version(name) for name in ("jax", "jaxlib", *libraries)}
 
 
 def description() -> dict[str, Any]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from hlorank.config import ConfigError
 from hlorank.config.extension_point import search_working_folder
+from hlorank.files import file_name
 from hlorank.hlo.checks import check_module
 from hlorank.hlo.entry_layouts import Order, entry_layouts
 from hlorank.hlo.hlo_pb2 import HloModuleProto, ShapeProto
@@ -46,16 +47,10 @@ _SHAPE = re.compile(rf"({'|'.join(_ELEMENTS)})\[((?:\d+(?:,\d+)*)?)\]")
 SCALE = 0.1
 """Standard deviation of example inputs: small enough for deep programs to stay finite."""
 _MEMORY = re.compile(r"Used ([\d.]+\w) of ([\d.]+\w)")
-_UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
 
 
 class SkippedError(Exception):
     """A program that cannot be measured; the message is the reason."""
-
-
-def file_name(text: str) -> str:
-    """Return a text as a part of the name of a file: letters, digits, dot, minus and underscore."""
-    return _UNSAFE.sub("-", text)
 
 
 def error_line(error: Exception) -> str:
@@ -212,10 +207,23 @@ def user_program(reference: str, arguments: str | None) -> JaxProgram:
         raise ConfigError(f"function {reference!r}: a {type(function).__name__} is not callable; name a function")
     if arguments is None:
         raise ConfigError(f"program {reference!r}: needs --arguments, such as 'f32[8,128] s32[8]'")
-    wide, make = _shaped(arguments) if "[" in arguments else (False, _made_by(arguments))
-    family = file_name(reference)
-    name = f"{family}-{file_name(arguments).strip('-')}"
-    return JaxProgram(name, family, lambda: (function, make()), wide)
+    wide, make = _shaped(arguments) if "[" in arguments or not arguments else (False, _made_by(arguments))
+    name, family = file_name(f"{reference}-{arguments}"), file_name(reference)
+    return JaxProgram(name, family, lambda: _without_static(function, make()), wide)
+
+
+def _without_static(function: Function, arguments: Arguments) -> tuple[Function, Arguments]:
+    """Return a function whose static arguments have their values, and its other arguments."""
+    if not (static := getattr(getattr(function, "_jit_info", None), "static_argnums", ())):  # of jax.jit
+        return function, arguments
+
+    def call(called: Function, *given: Any) -> Any:
+        rest = iter(given)
+        return called(*(value if i in static else next(rest) for i, value in enumerate(arguments)), *rest)
+
+    bound = partial(call, function)
+    bound.trace = partial(call, function.trace)  # type: ignore[attr-defined] # which has the layouts that it asks for
+    return bound, tuple(value for i, value in enumerate(arguments) if i not in static)
 
 
 def _resolve(role: str, reference: str) -> Any:

@@ -93,12 +93,6 @@ def run_tasks(
     return summary
 
 
-def _on_last_core(task: Task) -> Task:
-    if task.core is not None:
-        return task
-    return dataclasses.replace(task, core=max(os.sched_getaffinity(0)))
-
-
 def _one_by_one(
     waiting: Mapping[str, Task], supervise: Callable[..., child_process.Outcome]
 ) -> Iterator[child_process.Outcome]:
@@ -123,7 +117,8 @@ def _one_by_one(
                 bar.update(shown, description=f"{name} ({stage})", completed=number + step.share)
 
             progress(Progress("start"))
-            yield supervise(_on_last_core(task), progress=progress)
+            core = max(os.sched_getaffinity(0)) if task.core is None else task.core
+            yield supervise(dataclasses.replace(task, core=core), progress=progress)
             bar.update(shown, completed=number + 1)
 
 

@@ -7,6 +7,7 @@ from hlorank.hlo.entry_layouts import EntryLayouts, Order, demand, entry_layouts
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 
 _MODE = "mhlo.layout_mode"
+_MODES = re.compile(r"default|auto|\{[\d, ]*(?::[^{}]*)?\}")
 _LAYOUTS = re.compile(rb"mhlo\.(?:layout_mode|xla_entry_computation_parameter_layouts)")
 
 
@@ -52,8 +53,11 @@ def with_entry_layouts(module: bytes, stablehlo: Any) -> bytes:
     from jaxlib.mlir import ir
 
     def orders(attributes: Any, name: str) -> list[Order]:
-        modes = [part[_MODE].value if _MODE in part else "" for part in attributes.get(name, ())]
-        return [tuple(map(int, mode[1:-1].split(","))) if mode[:1] == "{" and mode != "{}" else () for mode in modes]
+        modes = [part[_MODE].value if _MODE in part else "auto" for part in attributes.get(name, ())]
+        if wrong := [mode for mode in modes if not _MODES.fullmatch(mode)]:
+            raise ValueError(f"{_MODE} {wrong[0]!r}: neither default, auto nor dimensions, such as {{1,0}}")
+        # Layouts with tiles are the compiler's choice, as in `entry_layouts`.
+        return [() if ":" in mode else tuple(map(int, re.findall(r"\d+", mode))) for mode in modes]
 
     main, attributes = _main(stablehlo).attributes, stablehlo.operation.attributes
     found = EntryLayouts(orders(main, "arg_attrs"), orders(main, "res_attrs"))

@@ -151,9 +151,9 @@ def test_where_no_dump_is_of_the_stage_those_there_are_named(dumps: Path, tmp_pa
 
 
 def test_folders_globs_and_files(dumps: Path) -> None:
-    inputs = [dumps, dumps / "*_g.*", dumps / "missing.txt", dumps / "none*"]
+    inputs = [dumps, dumps / "*_g.*", dumps.parent / "du*", dumps / "missing.txt", dumps / "none*"]
     programs, errors = find_programs([*map(str, inputs)], None, None)
-    assert [program.path.name for program in programs] == [DUMPED[0], DUMPED[3], DUMPED[3]]
+    assert [program.path.name for program in programs] == [DUMPED[0], DUMPED[3], DUMPED[3], DUMPED[0], DUMPED[3]]
     assert [program.label for program in programs] == [str(program.path) for program in programs]
     assert [(error.key, str(error.file)) for error in errors] == [
         ("program", str(dumps / "missing.txt")),

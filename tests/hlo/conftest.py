@@ -13,6 +13,8 @@ def module() -> HloModuleProto:
     main = HloComputationProto(name="main", id=8, root_id=6)
     parameter = HloInstructionProto(opcode="parameter", id=5)
     dot = HloInstructionProto(opcode="dot", id=9, operand_ids=[5, 5])
+    dot.dot_dimension_numbers.lhs_contracting_dimensions.append(1)
+    dot.dot_dimension_numbers.rhs_contracting_dimensions.append(0)
     call = HloInstructionProto(opcode="call", id=6, operand_ids=[9], called_computation_ids=[7])
     for instruction in (parameter, dot):
         instruction.shape.element_type = 11

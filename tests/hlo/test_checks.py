@@ -1,7 +1,8 @@
 """Modules that XLA's verifier refuses, that several devices run, or that are for GPUs only."""
 
+import re
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ def dot() -> HloModuleProto:
     module = HloModuleProto(entry_computation_id=1)
     computation = module.computations.add(id=1, root_id=3)
     for number, sizes in enumerate(([2, 3], [4, 3], [2, 4]), 1):
-        node = computation.instructions.add(id=number, opcode="parameter", name=f"n{number}")
+        node = computation.instructions.add(
+            id=number, opcode="parameter", name=f"n{number}", parameter_number=number - 1
+        )
         node.shape.CopyFrom(ShapeProto(element_type=11, dimensions=sizes))
         node.shape.layout.minor_to_major.extend([1, 0])
     node.opcode, node.operand_ids[:] = "dot", [1, 2]
@@ -34,7 +37,7 @@ def dot() -> HloModuleProto:
 def becomes(opcode: str, operands: list[int], sizes: list[int], dimensions: tuple[int, ...] = ()) -> Change:
     def change(node: Any) -> None:
         node.opcode, node.operand_ids[:], node.shape.dimensions[:] = opcode, operands, sizes
-        node.dimensions[:] = dimensions
+        node.dimensions[:], node.parameter_number = dimensions, 2
 
     return change
 
@@ -66,6 +69,12 @@ def shards(**fields: Any) -> Change:
         becomes("get-tuple-element", [1], [2, 3]),
         becomes("tuple", [1], []),
         lambda node: node.shape.layout.minor_to_major.__setitem__(0, 0),
+        lambda node: setattr(node.shape, "element_type", 77),
+        lambda node: setattr(node.shape, "element_type", 4),  # integers of floats
+        lambda node: setattr(node.shape, "element_type", 13),
+        lambda node: node.ClearField("dot_dimension_numbers"),
+        lambda node: node.operand_ids.append(1),
+        lambda node: node.ClearField("operand_ids"),
         shards(tile_assignment_dimensions=[2, 3], tile_assignment_devices=[0, 1, 2, 3]),
         shards(tile_assignment_dimensions=[2, 2], tile_assignment_devices=[0, 1, 2, 2]),
         shards(tile_assignment_dimensions=[2, 3], iota_reshape_dims=[4]),
@@ -96,6 +105,33 @@ def test_a_valid_instruction_of_one_device_is_none_of_them(change: Change, dot: 
     check_module(dot)
     dot.entry_computation_id = 9
     with pytest.raises(DataError, match=r"entry_computation_id: .*9"):
+        check_module(dot)
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        (lambda module: None, None),
+        (lambda module: module.host_program_shape.parameters[1].dimensions.__setitem__(0, 5), "entry_comp"),
+        (lambda module: setattr(module.host_program_shape.parameters[0], "element_type", 10), "entry_comp"),
+        (lambda module: module.host_program_shape.parameters.__delitem__(1), "entry_comp"),
+        (lambda module: module.host_program_shape.result.dimensions.append(1), "entry_comp"),
+        (
+            lambda module: setattr(module.computations[0].instructions[1], "parameter_number", 2),
+            "computations[0] (main)",
+        ),
+        (
+            lambda module: setattr(module.computations[0].instructions[1], "parameter_number", 0),
+            "computations[0] (main)",
+        ),
+    ],
+)
+def test_what_callers_see_fits_the_entry_computation(change: Change, key: str | None, dot: HloModuleProto) -> None:
+    nodes, dot.computations[0].name = dot.computations[0].instructions, "main"
+    dot.host_program_shape.parameters.extend(node.shape for node in nodes[:2])
+    dot.host_program_shape.result.CopyFrom(nodes[2].shape)
+    change(dot)
+    with nullcontext() if key is None else pytest.raises(DataError, match=f"^{re.escape(key)}"):
         check_module(dot)
 
 

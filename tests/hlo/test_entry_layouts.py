@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hlorank.files import DataError
-from hlorank.hlo.entry_layouts import EntryLayouts, assign, demand, entry_layouts
+from hlorank.hlo.entry_layouts import EntryLayouts, Order, assign, demand, entry_layouts
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_json import module_fingerprint
 from hlorank.hlo.reader import Record, featurize, read_records
@@ -77,5 +77,10 @@ def test_orders_that_do_not_fit(tmp_path: Path) -> None:
         module.host_program_shape.parameters[1].layout.minor_to_major[:] = order
         with pytest.raises(DataError, match="minor_to_major"):
             entry_layouts(module)
-    with pytest.raises(ValueError, match="zip"):  # of another number of parameters
-        demand(module, EntryLayouts([(0, 1)], [(), ()]))
+    wrong: list[list[Order]] = [[(0, 1)], [(0, 1), (0,)], [(), (), ()]]
+    for orders in wrong:  # of another number of parameters or dimensions
+        with pytest.raises(ValueError, match="entry layouts"):
+            demand(module, EntryLayouts(orders, [(), ()]))
+    for mode in ("column", "{a,b}", "{0,1", "{1}"):
+        with pytest.raises(DataError, match="layout"):
+            module_of(tmp_path, stablehlo("", MODE.replace("{0,1}", mode), ""))

@@ -14,7 +14,7 @@ import hlorank
 from hlorank.config import ConfigError
 from hlorank.data.configurations import LAYOUT_DIMS
 from hlorank.files import DataError, write_json
-from hlorank.hlo import layout_json
+from hlorank.hlo import layout_json, node_features
 from hlorank.hlo.configurations import NothingToConfigureError
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto, ShapeProto
 from hlorank.hlo.layout_json import NamedLayout
@@ -293,7 +293,7 @@ def test_shapes_are_written_as_by_xla() -> None:
         ShapeProto(element_type=13, tuple_shapes=[ShapeProto(element_type=17)]),
     ]
     whole = ShapeProto(element_type=13, tuple_shapes=parts)
-    assert layout_json.shape_text(whole) == "(f32[8,128], bf16[], type99[2], type-1[2], (token[]))"
+    assert node_features.shape_text(whole) == "(f32[8,128], bf16[], type99[2], type-1[2], (token[]))"
 
 
 def test_changed_layouts_have_the_names_of_the_instruction(module: HloModuleProto, layouts: Layouts) -> None:

@@ -6,36 +6,7 @@ from pathlib import Path
 
 import pytest
 
-PROGRAMS = """
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-def dots(x, w):
-    return {"tanh": jnp.tanh(x @ w).reshape(-1, 4) @ jnp.ones((4, 3)), "sum": x.sum()}
-
-def changed(x, w):
-    return {"tanh": jnp.tanh(x @ w).reshape(-1, 4) @ jnp.ones((4, 3)), "sum": 2 * x.sum()}
-
-def reshapes(x, w):
-    return jnp.exp(x).T.reshape(16, -1).T @ w.reshape(-1, 8)
-
-def nothing(x, w):
-    return jnp.tanh(x) + w.sum()
-
-def prints(x, w):
-    jax.debug.print("{}", x[0, 0])
-    return x @ w
-
-def calls_back(x, w):
-    return jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x) @ w
-
-def nan(x, w):
-    return jnp.log(-jnp.ones(3)) + (x @ w).sum()
-
-def breaks(x, w):
-    raise KeyError("oops")
-"""
+PROGRAMS = (Path(__file__).parent / "user_programs.txt").read_text(encoding="utf-8")
 
 
 @pytest.fixture

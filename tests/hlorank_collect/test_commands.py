@@ -16,7 +16,7 @@ from hlorank.cli.main import main
 from hlorank.config import ConfigError
 from hlorank.data.collection import read_graph
 from hlorank.data.configurations import LayoutConfigurations
-from hlorank.files import DataError, read_json
+from hlorank.files import MAX_NAME, DataError, read_json
 from hlorank.hlo.hlo_pb2 import HloModuleProto, ShapeProto
 from hlorank.hlo.node_features import element_type
 from hlorank_collect import machine
@@ -185,20 +185,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(
     assert main([*command, "user_programs:dots", *SHAPES, "--out", out]) == status
 
 
-OWN = """
-import jax
-import numpy as np
-from hlorank_collect.program import JaxProgram
-
-constant = 3.5
-
-def double(x, *rest): return 2 * x
-def arguments(): return (np.arange(3.0), {'table': np.eye(2)})
-def shapes(): return jax.ShapeDtypeStruct((3,), 'float32'), {'table': jax.ShapeDtypeStruct((2, 2), 'int64')}
-def no_tuple(): return [1.0]
-
-ready = JaxProgram('net.b2', 'net', lambda: (double, arguments()))
-"""
+OWN = (Path(__file__).parent / "users_own.txt").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -224,6 +211,17 @@ def test_arguments_by_shape(module: str) -> None:
     assert (short.shape, str(short.dtype)) == ((4,), "bfloat16")
     np.testing.assert_array_equal(inputs(made)[0], floats)
     assert (made.name, made.family) == ("users_own-double-f32-8-128-s32-8-pred-bf16-4", "users_own-double")
+    assert inputs(user_program(f"{module}:none", "")) == []
+    long = [user_program(f"{module}:double", " ".join([*99 * ["f32[8,128]"], last])).name for last in ("f32[]", "s8[]")]
+    assert ([*map(len, long)], long[0] == long[1]) == ([MAX_NAME] * 2, False)
+
+
+def test_static_arguments_of_a_jitted_function_are_part_of_the_program(module: str) -> None:
+    made = user_program(f"{module}:power", f"{module}:statics")
+    parts = HloModuleProto.FromString(made.trace("cpu").module).computations
+    assert [node.opcode for part in parts for node in part.instructions].count("multiply") == 2
+    assert [array.shape for array in inputs(made)] == [(3,)]
+    assert made.result()([np.ones(3)]).shape == (3,)
 
 
 def test_every_element_type_of_a_parameter_is_an_argument_and_shapes_get_values(module: str) -> None:

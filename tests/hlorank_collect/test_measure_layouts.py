@@ -16,8 +16,9 @@ from hlorank.hlo.layout_space import configuration_name
 from hlorank_collect import record
 from hlorank_collect.measure_layouts import measure_layouts
 from hlorank_collect.program import SkippedError
-from hlorank_collect.record import LEFT_OUT, main, read_left_out, record_left_out
+from hlorank_collect.record import LEFT_OUT, read_left_out, record_left_out
 from hlorank_collect.task import LayoutTask, Progress
+from scripts.card import main
 from tests.hlorank_collect.tasks import DOTS, silent, small_task
 
 

@@ -22,19 +22,12 @@ from tests.hlorank_collect.tasks import parsed, silent, small_task
 
 jax = pytest.importorskip("jax", reason="needs jax (extra collect)")
 
-MODULE = """HloModule net, input_output_alias={ {1}: (0, {}, may-alias) }
 
-ENTRY %main {
-  %state = f32[8,16] parameter(0)
-  %ids = s64[8] parameter(1)
-  %weights = f32[16,4] parameter(2)
-  %column = s64[8,1] reshape(%ids)
-  %rows = f32[8,16] gather(%state, %column),
-    offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,16}
-  %product = f32[8,4] dot(%rows, %weights), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-  ROOT %result = (f32[8,4], f32[8,16]) tuple(%product, %rows)
-}
-"""
+def text(name: str) -> str:
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")
+
+
+MODULE = text("net.hlo.txt")
 
 
 @pytest.fixture
@@ -142,47 +135,11 @@ def test_a_module_beyond_the_memory_is_refused(folder: Path, monkeypatch: pytest
         programs.module_program(folder / "net.small.hlo.txt").trace("cpu")
 
 
-GATHER = """
-  %table = f32[10,16] parameter(0)
-  %ids = s32[8] parameter(1)
-  %zero = s32[] constant(0)
-  %zeros = s32[8] broadcast(%zero), dimensions={}
-  %size = s32[] constant(10)
-  %sizes = s32[8] broadcast(%size), dimensions={}
-  %negative = pred[8] compare(%ids, %zeros), direction=LT
-  %wrapped = s32[8] add(%ids, %sizes)
-  %index = s32[8] select(%negative, %wrapped, %ids)
-  %column = s32[8,1] reshape(%index)
-  ROOT %rows = f32[8,16] gather(%table, %column),
-    offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,16}
-"""
-SLICES = """
-  %x = f32[10,16] parameter(0)
-  %i = s32[] parameter(1)
-  %j = s32[] parameter(2)
-  %update = f32[2,16] dynamic-slice(%x, %i, %j), dynamic_slice_sizes={2,16}
-  ROOT %r = f32[10,16] dynamic-update-slice(%x, %update, %i, %j)
-"""
-SCATTER = """
-  %x = f32[10,16] parameter(0)
-  %i = s32[4,1] parameter(1)
-  %updates = f32[4,3,16] parameter(2)
-  ROOT %r = f32[10,16] scatter(%x, %i, %updates),
-    update_window_dims={1,2}, inserted_window_dims={}, scatter_dims_to_operand_dims={0}, index_vector_dim=1,
-    to_apply=%set
-"""
-CALLED = (Path(__file__).parent / "called.hlo.txt").read_text(encoding="utf-8")
-LOOP = """
-  %n = s32[] parameter(0)
-  %pair = (s32[], f32[10]) parameter(1)
-  %p = pred[] parameter(2)
-  %free = s32[] parameter(3)
-  %i = s32[] get-tuple-element(%pair), index=0
-  %t = f32[10] get-tuple-element(%pair), index=1
-  %j = s32[] conditional(%p, %i, %free), true_computation=%same, false_computation=%more
-  %start = (s32[], s32[], f32[10]) tuple(%n, %j, %t)
-  ROOT %end = (s32[], s32[], f32[10]) while(%start), condition=%condition, body=%body
-"""
+GATHER = text("gather.txt")
+SLICES = text("slices.txt")
+SCATTER = text("scatter.txt")
+CALLED = text("called.hlo.txt")
+LOOP = text("flow.txt")
 
 
 @pytest.mark.parametrize(
@@ -202,20 +159,7 @@ def test_the_bound_of_a_parameter_is_the_smallest_size_that_it_indexes(body: str
 
 
 def test_positive_are_variances_and_second_moments_but_no_squares() -> None:
-    flow = Dataflow(
-        parsed("""
-      %variance = f32[8] parameter(0)
-      %moment = f32[8] parameter(1)
-      %gradient = f32[8] parameter(2)
-      %weight = f32[8] parameter(3)
-      %r = f32[8] rsqrt(%variance)
-      %square = f32[8] multiply(%gradient, %gradient)
-      %sum = f32[8] add(%moment, %square)
-      %s = f32[8] sqrt(%sum)
-      %product = f32[8] multiply(%r, %weight)
-      ROOT %result = f32[8] divide(%product, %s)
-    """)
-    )
+    flow = Dataflow(parsed(text("moments.txt")))
     positive = Demand(positive=True)
     assert [demands(flow).get(Value(node)) for node in flow.entry] == [positive, positive, None, None]
 

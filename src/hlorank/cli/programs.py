@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection
-from hlorank.files import SPEC, DataError, read_json
-from hlorank.hlo.reader import DUMPS, dumped_stages, program_files
+from hlorank.files import SPEC, DataError, file_name, read_json
+from hlorank.hlo.reader import DUMPS, contents, program_files
 from hlorank.hlo.xla_process import XlaError, in_process
 from hlorank.terminal import add_number
 
@@ -28,7 +28,6 @@ HELP = (
     "an HLO protobuf, HLO text or StableHLO, also as .xz or .gz; a folder or a glob of them; module:function, a JAX "
     "function; or - for the standard input"
 )
-_STAGES = 10
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -76,8 +75,7 @@ def add_arguments(group: argparse._ActionsContainer) -> None:
 
 def is_function(program: str) -> bool:
     """Return True if a program is `module:function`."""
-    is_name = _FUNCTION.fullmatch(program) is not None and not program.partition(":")[0].endswith(".py")
-    return is_name and not Path(program).exists()
+    return bool(_FUNCTION.fullmatch(program)) and ".py:" not in program and not Path(program).exists()
 
 
 def find_programs(
@@ -110,14 +108,12 @@ def _expanded(path: Path, dump: str | None) -> list[Path]:
         if files := program_files(path, dump):
             return files
         stages = " or ".join(DUMPS) if dump is None else dump
-        there = dumped_stages(path)
-        more = f" and {len(there) - _STAGES} more" if len(there) > _STAGES else ""
-        none = "only .npz files; name these, or a glob of them" if any(path.glob("*.npz")) else "none"
-        found = f"only {', '.join(there[:_STAGES])}{more}" if there else none
-        raise DataError("folder", f"programs of the stage {stages}: *.pb, HLO text or StableHLO", found, file=path)
+        expected = f"programs of the stage {stages}: *.pb, HLO text or StableHLO; name other files and folders in it"
+        raise DataError("folder", expected, contents(path), file=path)
     if not path.exists() and any(letter in str(path) for letter in "*?["):
         anchor = Path(path.anchor)
-        if files := sorted(anchor.glob(str(path.relative_to(anchor)))):
+        found = sorted(anchor.glob(str(path.relative_to(anchor))))
+        if files := [file for one in found for file in (program_files(one, dump) if one.is_dir() else [one])]:
             return files
         raise DataError("glob", "at least one file", "none", file=path)
     if path.suffix == ".py" or not path.exists():
@@ -145,7 +141,7 @@ def _traced(function: str, arguments: str | None, dump: str | None, backend: str
     stage = next((name for name in DUMPS if dump is None or name.replace("-", "_") == dump.replace("-", "_")), None)
     if stage is None:
         raise ConfigError(f"program {function!r}: --dump {dump}: expected {' or '.join(DUMPS)}")
-    path = _temporary(f"{re.sub(r'[^A-Za-z0-9._]+', '-', function)}.pb")
+    path = _temporary(f"{file_name(function)}.pb")
     try:
         path.write_bytes(in_process("trace", b"", function, arguments, stage, backend))
     except XlaError as error:

@@ -9,7 +9,7 @@ from hlorank.config import Section
 from hlorank.data.collection import SPLITS, Collection, Kind, Split, remove_stale, write_graph
 from hlorank.files import DataError, counted, resolve_path
 from hlorank.hlo.configurations import NothingToConfigureError
-from hlorank.hlo.reader import featurize, graph_name, program_files, read_records
+from hlorank.hlo.reader import contents, featurize, graph_name, program_files, read_records
 
 _log = logging.getLogger(__name__)
 
@@ -74,8 +74,7 @@ def fetch(collection: Collection, config: HloConfig, output: Path) -> None:
         found = f"none in {counted(len(jobs), 'protobuf')}"
         raise DataError("data.hlo.root", "a program to configure", found, file=config.root)
     remove_stale(output, written)
-    sizes = counted(len(written), "file"), counted(len(jobs), "protobuf")
-    _log.info("%s: %s converted from %s", collection, *sizes)
+    _log.info("%s: %s from %s", collection, counted(len(written), "converted file"), counted(len(jobs), "protobuf"))
 
 
 def _find(root: Path, collection: Collection, config: HloConfig) -> Mapping[Split, list[Path]]:
@@ -87,4 +86,4 @@ def _find(root: Path, collection: Collection, config: HloConfig) -> Mapping[Spli
     if flat := program_files(root, config.dump):
         return {config.split: flat}
     expected = f"*.pb files or HLO text, there or in {collection.path}/<{'|'.join(SPLITS)}>, also in pb/"
-    raise DataError("data.hlo.root", expected, "none" if root.is_dir() else "no such folder", file=root)
+    raise DataError("data.hlo.root", expected, contents(root) if root.is_dir() else "no such folder", file=root)

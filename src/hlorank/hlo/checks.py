@@ -3,16 +3,26 @@
 import math
 import re
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from hlorank.files import DataError
-from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto, OpSharding, ShapeProto
+from hlorank.hlo.hlo_pb2 import HloComputationProto, HloInstructionProto, HloModuleProto, OpSharding, ShapeProto
+from hlorank.hlo.node_features import element_type, shape_text
 from hlorank.hlo.program import check_size
 
 # Targets of custom calls, and kinds of fusions, that only XLA's compiler for GPUs makes.
 _GPU = re.compile(r"__(?:cu[a-z]+|gpu|triton|hip|miopen|roc[a-z]+)(?![a-z])[\w$.]*")
 _COLLECTIVE = re.compile(r"all-|collective-|reduce-scatter|partition-id|ragged-all")
 _SHARDS = ("SPMD", "xla.sdy.GlobalToLocal", "xla.sdy.LocalToGlobal")
-_ELEMENTWISE = re.compile("add|compare|convert|divide|exponential|log|maximum|minimum|multiply|negate|subtract|tanh")
+# Opcodes by their number of operands, from 0; the parser knows the others.
+_BY_OPERANDS = (
+    "parameter constant iota",
+    "broadcast convert copy exponential get-tuple-element log negate reshape reverse slice tanh transpose",
+    "add compare convolution divide dot maximum minimum multiply pad subtract",
+    "clamp select",
+)
+_OPERANDS = {opcode: number for number, opcodes in enumerate(_BY_OPERANDS) for opcode in opcodes.split()}
+_ARITHMETIC = ("add", "divide", "exponential", "log", "maximum", "minimum", "multiply", "negate", "subtract", "tanh")
 
 
 def _leaves(shape: ShapeProto) -> list[ShapeProto]:
@@ -22,6 +32,12 @@ def _leaves(shape: ShapeProto) -> list[ShapeProto]:
 def _fits(node: HloInstructionProto, shapes: Sequence[ShapeProto]) -> bool:
     """Return whether the sizes of a result follow from those of its operands; the parser checks other opcodes."""
     sizes, used = [*node.shape.dimensions], [[*shape.dimensions] for shape in shapes]
+    if _OPERANDS.get(node.opcode, len(used)) != len(used):
+        return False
+    # A letter each for floats, integers, complex numbers, and booleans.
+    kind, *kinds = (element_type(one)[0].replace("b", "f").replace("u", "s") for one in (node.shape, *shapes))
+    if node.opcode in (*_ARITHMETIC, "dot") and kind not in kinds:
+        return False
     match node.opcode, used:
         case "tuple", _:
             return [[*part.dimensions] for part in node.shape.tuple_shapes] == used
@@ -31,7 +47,7 @@ def _fits(node: HloInstructionProto, shapes: Sequence[ShapeProto]) -> bool:
             return math.prod(one) == math.prod(sizes)
         case "transpose", [one] if node.dimensions:
             return sizes == [one[d] for d in node.dimensions]
-        case "dot", [left, right] if node.HasField("dot_dimension_numbers"):
+        case "dot", [left, right]:
             n = node.dot_dimension_numbers
             ours = [*n.lhs_batch_dimensions, *n.lhs_contracting_dimensions]
             theirs = [*n.rhs_batch_dimensions, *n.rhs_contracting_dimensions]
@@ -40,13 +56,15 @@ def _fits(node: HloInstructionProto, shapes: Sequence[ShapeProto]) -> bool:
             ]
             batch = [left[d] for d in n.lhs_batch_dimensions]
             return [left[d] for d in ours] == [right[d] for d in theirs] and sizes == batch + free
-    return not _ELEMENTWISE.fullmatch(node.opcode) or all(one == sizes for one in used)
+    return node.opcode not in (*_ARITHMETIC, "compare", "convert") or all(one == sizes for one in used)
 
 
 def _fault(node: HloInstructionProto, operands: Sequence[ShapeProto]) -> str | None:
     """Return what XLA would refuse in an instruction, None if nothing is found."""
     for leaf in _leaves(node.shape):
         order, sizes = leaf.layout.minor_to_major, [*leaf.dimensions]
+        if (name := element_type(leaf)).startswith("type") or (name == "tuple" and sizes):
+            return f"elements of {name}, which XLA does not have, or only a newer one"
         if math.prod(sizes) >= 2**59:  # of at most 16 bytes
             return f"{sizes}, whose bytes overflow an int64"
         if order and sorted(order) != [*range(len(sizes))]:
@@ -62,8 +80,8 @@ def _fault(node: HloInstructionProto, operands: Sequence[ShapeProto]) -> str | N
         fits = False
     if fits:
         return None
-    given = " and ".join(str([*shape.dimensions]) for shape in operands[:3])
-    return f"{node.opcode} of {given} with the result {[*node.shape.dimensions]}"
+    given = " and ".join(map(shape_text, operands[:3])) or "nothing"
+    return f"{node.opcode} of {given} with the result {shape_text(node.shape)}"
 
 
 def _is_tiled(sharding: OpSharding) -> bool:
@@ -84,19 +102,33 @@ def _is_whole(module: HloModuleProto) -> bool:
     return bool(tiled) and not divided
 
 
+def _check_interface(module: HloModuleProto, computation: HloComputationProto, place: str) -> None:
+    """Refuse parameters that are not numbered from 0, and an entry layout of other shapes than the computation has."""
+    own = {node.parameter_number: node.shape for node in computation.instructions if node.opcode == "parameter"}
+    parameters = [node.parameter_number for node in computation.instructions if node.opcode == "parameter"]
+    if sorted(parameters) != [*range(len(parameters))]:
+        raise DataError(f"{place}: parameter_number", f"each of {len(parameters)} from 0", parameters[:10])
+    declared = module.host_program_shape
+    if computation.id == module.entry_computation_id and declared.HasField("result"):
+        shapes = [own[number] for number in range(len(own))]
+        shapes += [node.shape for node in computation.instructions if node.id == computation.root_id]
+        for one, other in zip_longest(shapes, [*declared.parameters, declared.result], fillvalue=ShapeProto()):
+            if (ours := shape_text(one)) != (theirs := shape_text(other)):
+                raise DataError("entry_computation_layout", f"the shapes of {place}, such as {ours}", theirs)
+
+
 def check_module(module: HloModuleProto) -> None:
     """Raise DataError for a module that XLA's verifier refuses, that several devices run, or that is for GPUs only."""
     check_size(module.computations)
     if (entry := module.entry_computation_id) and all(entry != one.id for one in module.computations):
         raise DataError("entry_computation_id", "the id of a computation", entry)
     for c, computation in enumerate(module.computations):
+        _check_interface(module, computation, f"computations[{c}] ({computation.name})")
         shapes = {node.id: node.shape for node in computation.instructions}
         for i, node in enumerate(computation.instructions):
             place = f"computations[{c}].instructions[{i}] ({node.name})"
-            text = (
-                (node.custom_call_target, str(node.backend_config)) if node.opcode in ("custom-call", "fusion") else ()
-            )
-            if made := _GPU.search(" ".join(text)):
+            text = f"{node.custom_call_target} {node.backend_config!r}"
+            if node.opcode in ("custom-call", "fusion") and (made := _GPU.search(text)):
                 expected = "a program for any device, such as XLA's dump before_optimizations"
                 raise DataError(place, expected, f"{made[0]}, which XLA's compiler for GPUs made")
             operands = [shapes[one] for one in node.operand_ids if one in shapes]

@@ -47,15 +47,17 @@ def demand(module: HloModuleProto, layouts: EntryLayouts) -> None:
     """Give a module entry layouts; where they are empty its own remain.
 
     Raises:
-        ValueError: the module has another number of parameters or results.
+        ValueError: the module has another number of parameters, results or dimensions.
     """
     shapes = module.host_program_shape
     for parts, orders in (
         ([*shapes.parameters], layouts.parameters),
         (_parts(shapes.result), layouts.results),
     ):
-        if orders:
-            _set(zip(parts, orders, strict=True))
+        fit = [len(order) in (0, len(part.dimensions)) for order, part in zip(orders, parts, strict=False)]
+        if orders and (len(orders) != len(parts) or not all(fit)):
+            raise ValueError(f"entry layouts {orders} of shapes {[[*part.dimensions] for part in parts]}")
+        _set(zip(parts, orders, strict=False))
 
 
 def assign(module: HloModuleProto) -> None:

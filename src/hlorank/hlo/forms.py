@@ -17,21 +17,28 @@ from hlorank.hlo.xla_process import INSTALL, XlaError, has_jaxlib, in_process
 MAX_BYTES = 256 * 2**20
 """Limit of a file, also decompressed; texts of real programs have about 200 bytes per instruction."""
 _MEMORY = 128 * 2**20  # of the dictionary of an xz file; xz -9 needs half of it
-_HEAD = 2**16
+_HEAD = 2**20
 
 _COMPRESSIONS: dict[bytes, tuple[str, Callable[[], Any]]] = {
     b"\xfd7zXZ\x00": ("an xz file", lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MEMORY)),
     b"\x1f\x8b": ("a gzip file", lambda: zlib.decompressobj(wbits=31)),
 }
-COMPRESSED = ("", ".xz", ".gz")
-"""Suffixes of files that are read."""
 
 # Possessive, as other texts with many blanks or comments at the start would take forever.
 _HLO = re.compile(rb"(?>\s+|//[^\n]*\n|/\*.*?\*/)*+HloModule\b", re.DOTALL)
 _BYTECODE = b"ML\xefR"
-_MLIR = re.compile(rb"(?>\s+|//[^\n]*\n)*+(?:module\b|\"builtin\.module\"|\"?func\.func\b|#\w+ =|!\w+ =)")
-_MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8-sig"}
-_LOGGED = re.compile(rb"^[IWEF]\d{4}[^\]\n]*\] ?", re.MULTILINE)
+_MLIR = re.compile(
+    rb"(?>\s+|//[^\n]*\n)*+(?:module\s*(?:@|attributes\b|\{)|\"builtin\.module\"|\"?func\.func\b|#\w+ =|!\w+ =)"
+)
+_CODES = {  # of texts by their beginning: a byte order mark, or ASCII characters
+    rb"\xff\xfe\0\0|\0\0\xfe\xff": "utf-32",
+    rb"\xff\xfe|\xfe\xff": "utf-16",
+    rb"\xef\xbb\xbf": "utf-8-sig",
+    rb"(?:[\t\n\r]\0)*(?:[ -~]\0){3}": "utf-16-le",
+    rb"(?:\0[\t\n\r])*(?:\0[ -~]){3}": "utf-16-be",
+}
+# Colours, and what absl and TensorFlow write before a line.
+_LOGGED = re.compile(rb"\x1b\[[\d;]*m|^(?:[\d-]{10} [\d:.]+: )?[IWEF][\d ][^\]\n]*:\d+\] ?", re.MULTILINE)
 # First lines of modules behind those of a log or of Markdown, and of computations of a module without its header.
 _START = re.compile(
     rb"^(?:HloModule [\w.\-]+[,\s]|module\b[^\n]*\{|\"builtin\.module\"|\"?func\.func\b|"
@@ -39,7 +46,10 @@ _START = re.compile(
     re.MULTILINE,
 )
 # Values have no influence on a graph, and XLA reads none that are left out.
-_VALUES = re.compile(rb"dense(?:_resource<[^<>]*>|<\"?\.\.\.\"?>)(\s*:\s*tensor<((?:\d+x)*)(complex<)?[a-z]+(\d+))")
+_VALUES = re.compile(
+    rb"(?:dense(?:_resource<[^<>]*>|<\s*(?:\"?\.\.\.\"?|__elided__)\s*>)|opaque<\"elided_large_const\"[^<>]*>)"
+    rb"(\s*:\s*tensor<((?:\d+x)*)(complex<)?[a-z]+(\d+))"
+)
 _MAX_VALUES = 32 * 2**20  # bytes of a constant, beyond which it becomes a broadcast of one element
 _PARTITIONS = re.compile(rb"^[ \t]*(?:HloModule|module)\b[^\n]*?num_partitions ?= ?(\d{1,6})\b", re.MULTILINE)
 _OTHERS = {  # which no protobuf has at its beginning
@@ -48,7 +58,14 @@ _OTHERS = {  # which no protobuf has at its beginning
 }
 _CONTROL = bytes({*range(32), 127}.difference(b"\t\n\r\f"))
 _PLACE = re.compile(r"(?:was parsing |-:)(\d+):(\d+): error: (.*)")
+_NEWER = re.compile("[Uu]nknown|unexpected attribute|unregistered|to be one of|but sees|expect(?:ed '|s .* to end)")
+_NEWER_XLA = "where a newer XLA made it, install a newer jaxlib, or dump the protobuf before_layout-assignment: no text"
+_NEWER_STABLEHLO = "where a newer StableHLO made it, write an older one, as jax.export does, or install a newer jaxlib"
 _INSTRUCTION = re.compile(r"\s*(?:ROOT\s+)?(%?[\w.\-]+)\s*=")
+
+
+class NoProgramError(DataError):
+    """A file of something else than HLO and StableHLO."""
 
 
 def _decompressor(data: bytes) -> tuple[str, Callable[[], Any]] | None:
@@ -92,9 +109,9 @@ def _language(data: bytes) -> str | None:
 
 def _normal(data: bytes) -> bytes:
     """Return a text in UTF-8 that begins with its module, on the line of the file; other data as they are."""
-    code = next((code for mark, code in _MARKS.items() if data.startswith(mark)), None)
+    code = next((code for mark, code in _CODES.items() if re.match(mark, data[:64])), None)
     data = data.decode(code, errors="replace").encode() if code else data
-    if not data or _language(data) or not _is_text(data[:_HEAD]):
+    if not data or _language(data) or not _is_text(_LOGGED.sub(b"", data[:_HEAD])):
         return data
     data = _LOGGED.sub(b"", data)
     if (start := _START.search(data, 0, _HEAD)) is None:
@@ -108,17 +125,13 @@ def _normal(data: bytes) -> bytes:
 def _some_values(found: re.Match[bytes]) -> bytes:
     """Return a constant with values in place of one without; not all are equal, as XLA would broadcast one then."""
     element = max(1, int(found[4]) // 8) * (2 if found[3] else 1)
-    size = element * math.prod(int(one) for one in found[2].split(b"x")[:-1])
+    if not (size := element * math.prod(int(one) for one in found[2].split(b"x")[:-1])):
+        return b"dense<>" + found[1]
     return b'dense<"0x01%b">%b' % (b"00" * ((size if size <= _MAX_VALUES else element) - 1), found[1])
 
 
-def is_program_text(path: Path) -> bool:
-    """Return whether a file, which may be compressed, begins as HLO text or StableHLO does."""
-    return language_of(path) is not None
-
-
-def language_of(path: Path) -> str | None:
-    """Return the language of a file, which may be compressed, `hlo` or `stablehlo`; None for other files."""
+def language_of(path: Path, *, around: bool = True) -> str | None:
+    """Return the language of a file, `hlo` or `stablehlo`, or None; `around` allows for the lines of a log, too."""
     if not path.is_file():
         return None
     with path.open("rb") as file:
@@ -128,24 +141,34 @@ def language_of(path: Path) -> str | None:
             head = compression[1]().decompress(head, _HEAD)
         except (lzma.LZMAError, zlib.error):
             return None
-    return _language(_normal(head))
+    return _language(_normal(head) if around else head)
 
 
 def _parse_error(message: str, text: bytes) -> DataError:
     """Return the error of a text that XLA's parser refuses, at the first place and in the instruction that it names."""
-    expected = f"HLO text or StableHLO that jaxlib {version('jaxlib')} parses"
-    if not (places := _PLACE.findall(message)):
+    stablehlo = "".join(re.findall(r" using StableHLO v([\d.]+),", message)[:1])
+    expected = f"HLO text or StableHLO {stablehlo} that jaxlib {version('jaxlib')} parses".replace("  ", " ")
+    if not (places := _PLACE.findall(message)) or text.startswith(_BYTECODE):
         return DataError("file", expected, " ".join(message.split()))
     line, column, _ = places[0]
     # Later places come from other readings of the same text; their reasons are often clearer.
-    reasons = dict.fromkeys(reason.rstrip(": ") for row, place, reason in places if (row, place) == (line, column))
+    found = [reason for row, place, reason in places if (row, place) == (line, column)]
+    said = "; ".join(dict.fromkeys(one.partition(". Allowed attributes")[0].rstrip(":. ") for one in found))
     lines = text.decode(errors="replace").splitlines()[int(line) - 1 :]
     rest = "".join(lines)[int(column) - 1 :].strip()
     if not rest or (len(lines) == 1 and not rest.endswith("}")):
-        reasons["the text ends here, and may be truncated"] = None
+        said += "; the text ends here, and may be truncated"
+    elif rest.split()[0] not in said:
+        said += f", in {lines[0][max(0, int(column) - 21) :][:60].strip()!r}"
+    if "element literal" in said:
+        said += "; print all values, which large_elements_limit leaves out"
+    elif "unregistered dialect" in said or "Dialect `" in said:
+        said += "; lower it to StableHLO, as its framework does"
+    elif _NEWER.search(said):
+        said += f"; {_NEWER_STABLEHLO if stablehlo else _NEWER_XLA}"
     instruction = _INSTRUCTION.match(lines[0]) if lines else None
     named = f" ({instruction[1][:100]})" if instruction else ""
-    return DataError(f"line {line}, column {column}{named}", expected, f"an error: {'; '.join(reasons)}")
+    return DataError(f"line {line}, column {column}{named}", expected, f"an error: {said}")
 
 
 def _parsed(text: bytes, language: str) -> bytes:
@@ -198,8 +221,8 @@ def as_protobuf(file: BinaryIO) -> bytes:
     if (language := _language(data)) is not None:
         return _parsed(data, language)
     if (other := next((line for mark, line in _OTHERS.items() if mark in data[:_HEAD]), None)) is not None:
-        raise DataError("file", "HLO or StableHLO", other)
+        raise NoProgramError("file", "HLO or StableHLO", other)
     if data and _is_text(data[:_HEAD]):
         expected = "HLO text, which begins with HloModule, StableHLO, which begins with module, or a protobuf"
-        raise DataError("file", expected, "another text")
+        raise NoProgramError("file", expected, "another text")
     return data

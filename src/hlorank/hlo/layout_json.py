@@ -13,9 +13,9 @@ from hlorank.data.configurations import LAYOUT_DIMS, LAYOUT_TENSORS, LAYOUT_VALU
 from hlorank.data.graph import Int64
 from hlorank.files import DataError, fingerprint
 from hlorank.hlo.entry_layouts import entry_layouts
-from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto, ShapeProto
+from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto
 from hlorank.hlo.layout_space import Layouts, constrained, layout_space
-from hlorank.hlo.node_features import element_type
+from hlorank.hlo.node_features import shape_text
 from hlorank.hlo.program import flatten
 from hlorank.hlo.program_file import program_file
 from hlorank.hlo.reader import read_records
@@ -32,13 +32,6 @@ _ATTRIBUTES = {
     *("convolution_dimension_numbers", "dot_dimension_numbers", "gather_dimension_numbers"),
     *("scatter_dimension_numbers", "feature_group_count", "batch_group_count"),
 }
-
-
-def shape_text(shape: ShapeProto) -> str:
-    """Return a shape as XLA writes it, without its layout, such as `f32[8,128]`."""
-    if shape.tuple_shapes:
-        return f"({', '.join(map(shape_text, shape.tuple_shapes))})"
-    return f"{element_type(shape)}[{','.join(map(str, shape.dimensions))}]"
 
 
 @dataclass(frozen=True)

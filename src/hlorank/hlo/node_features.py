@@ -111,7 +111,7 @@ ELEMENT_TYPE, SHAPE, DIMENSIONS = COLUMNS["element_type"], COLUMNS["shape"], COL
 _ELEMENTS = (
     "invalid", "pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "f16", "f32", "f64", "tuple", "opaque",
     "c64", "bf16", "token", "c128", "f8e5m2", "f8e4m3fn", "s4", "u4", "f8e4m3b11fnuz", "f8e5m2fnuz", "f8e4m3fnuz",
-    "s2", "u2", "f8e4m3", "f8e3m4", "s1", "u1", "f4e2m1fn", "f8e8m0fnu",
+    "s2", "u2", "f8e4m3", "f8e3m4", "s1", "u1", "f4e2m1fn", "f8e8m0fnu", "buffer", "f6e3m2fn", "f6e2m3fn",
 )  # fmt: skip
 
 # xla.PrimitiveType of each one-hot column: invalid, pred, s8 to s64, u8 to u64, f16 to f64, bf16, c64, c128, tuple,
@@ -123,6 +123,13 @@ def element_type(shape: ShapeProto) -> str:
     """Return the name of the type of a shape's elements, such as `f32`."""
     known = 0 <= shape.element_type < len(_ELEMENTS)
     return _ELEMENTS[shape.element_type] if known else f"type{shape.element_type}"
+
+
+def shape_text(shape: ShapeProto) -> str:
+    """Return a shape as XLA writes it, without its layout, such as `f32[8,128]`."""
+    if shape.tuple_shapes:
+        return f"({', '.join(map(shape_text, shape.tuple_shapes))})"
+    return f"{element_type(shape)}[{','.join(map(str, shape.dimensions))}]"
 
 
 def has_column(shape: ShapeProto) -> bool:

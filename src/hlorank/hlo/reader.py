@@ -4,7 +4,6 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -21,11 +20,11 @@ from hlorank.data.configurations import (
     TileConfigurations,
 )
 from hlorank.data.graph import Graph
-from hlorank.files import DataError, counted, open_file
+from hlorank.files import DataError, counted, open_file, short_name
 from hlorank.hlo import configurations
 from hlorank.hlo.checks import check_module
 from hlorank.hlo.entry_layouts import assign
-from hlorank.hlo.forms import COMPRESSED, as_protobuf, is_program_text
+from hlorank.hlo.forms import NoProgramError, as_protobuf, language_of
 from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto, ModuleTuningData, TuningData
 from hlorank.hlo.node_features import OPCODES, element_type, has_column, node_features, opcode_ids
 from hlorank.hlo.program import Program, flatten
@@ -36,6 +35,9 @@ _log = logging.getLogger(__name__)
 _EXPECTED = "HLO text, StableHLO, or a serialized HloModuleProto, HloProto, ModuleTuningData or TuningData"
 _SUFFIX = re.compile(r"(?:\.hlo)?(?:\.pb|\.txt|\.mlir|\.mlirbc)?(?:\.xz|\.gz)?\Z")
 _STAGE = re.compile(r"\.((?:\w+_)?(?:before|after)_\w*optimizations|\d{4}\..*\.after_.*)\Z")
+_PROTOBUF = re.compile(r"\.pb(?:\.xz|\.gz)?\Z")
+_COMPILERS = re.compile(r"module_\d+\.")
+_LISTED = 10
 _M = TypeVar("_M", bound=Message)
 
 
@@ -63,73 +65,96 @@ DUMPS = ("before_layout-assignment", "before_optimizations")
 """Stages of XLA's dumps, in order of preference: of a module the first stage is taken that was dumped."""
 
 
+def _stem(path: Path) -> str:
+    return _SUFFIX.sub("", path.name)
+
+
 def _stage(path: Path) -> str:
     """Return the stage of a dump by the name of its file, empty for another file."""
-    found = _STAGE.search(graph_name(path))
+    found = _STAGE.search(_stem(path))
     return found[1] if found else ""
 
 
-def dumped_stages(folder: Path) -> list[str]:
-    """Return the ends of the names of the dumps in a folder, as `program_files` takes them, sorted."""
-    paths = (path for path in folder.iterdir() if is_program_text(path) or ".pb" in path.name)
-    return sorted({stage.rpartition(".")[2] for path in paths if (stage := _stage(path))})
+def _programs(folder: Path) -> tuple[list[Path], list[str]]:
+    """Return the programs in a folder, at any stage, and the names of what else is there."""
+    entries = [] if not folder.is_dir() else sorted(path for path in folder.iterdir() if path.name[0] != ".")
+    protobufs = [path for path in entries if _PROTOBUF.search(path.name) and path.is_file()]
+    # Compilers dump other protobufs beside *.hlo.pb.
+    named = {path for path in protobufs if ".hlo.pb" in path.name}
+    protobufs = [path for path in protobufs if not named or path in named or _is_program(path)]
+    names = {_stem(path) for path in protobufs}
+
+    def is_text(path: Path) -> bool:
+        # What is around a module makes only a file with the suffix of a program to one: a page may quote a module.
+        return _stem(path) not in names and language_of(path, around=_stem(path) != path.name) is not None
+
+    programs = sorted({*protobufs, *filter(is_text, entries)})
+    return programs, [f"{path.name}{'/' * path.is_dir()}" for path in entries if path not in {*programs}]
+
+
+def _is_program(path: Path) -> bool:
+    """Return whether a protobuf is a program, even a broken program."""
+    try:
+        next(read_records(path))
+    except DataError as error:
+        return not isinstance(error, NoProgramError)
+    return True
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_LISTED]) + f" and {len(names) - _LISTED} more" * (len(names) > _LISTED)
+
+
+def contents(folder: Path) -> str:
+    """Return what is in a folder without a program at a stage: ends of the names of dumps, or else other names."""
+    programs, others = _programs(folder)
+    stages = sorted({stage.rpartition(".")[2] for path in programs if (stage := _stage(path))})
+    return f"only {_listed(stages or others)}" if stages or others else "none"
 
 
 def program_files(folder: Path, dump: str | None = None) -> list[Path]:
-    """Return the programs of a folder, sorted; other files are left out, with a notice of their kinds and numbers.
+    """Return the programs of a folder, sorted; others are left out, with a notice of their names.
 
-    These are *.hlo.pb if there are any, as compilers dump other *.pb too, else *.pb; and files of HLO text and
-    StableHLO, without programs that are also there as a protobuf. Any of them may be compressed. Of the dumps of one
-    module at several stages, such as module_0001.jit_f.before_optimizations.txt, one stage is taken: `dump` is the end
-    of its name (- and _ alike), None the first of DUMPS that the module has.
+    These are *.hlo.pb if there are any, with the other *.pb that are programs, else *.pb; and files of HLO text and
+    StableHLO of any name, without programs that are also there as a protobuf. Any of them may be compressed. Of the
+    dumps of one module at several stages, such as module_0001.jit_f.before_optimizations.txt, one stage is taken:
+    `dump` is the end of its name (- and _ alike), None the first of DUMPS that the module has.
     """
-
-    def found(*patterns: str) -> list[Path]:
-        return [path for pattern in patterns for suffix in COMPRESSED for path in folder.glob(pattern + suffix)]
-
-    protobufs = found("*.hlo.pb") or found("*.pb")
-    names = {graph_name(path) for path in protobufs}
-    texts = found("*.txt", "*.hlo", "*.mlir", "*.mlirbc")
-    programs = sorted(protobufs + [path for path in texts if graph_name(path) not in names and is_program_text(path)])
+    programs, others = _programs(folder)
     # XLA writes layout-assignment, and Python's names have _ for -.
     stages = {path: _stage(path).replace("-", "_") for path in programs}
     ends = [end.replace("-", "_") for end in (DUMPS if dump is None else (dump,))]
-    module = {path: graph_name(path).removesuffix(_stage(path)) for path in programs}
+    module = {path: _stem(path).removesuffix(_stage(path)) for path in programs}
     has = {(module[path], end) for path, stage in stages.items() for end in ends if stage.endswith(end)}
     first = {name: next((end for end in ends if (name, end) in has), ends[-1]) for name in module.values()}
     chosen = [path for path, stage in stages.items() if not stage or stage.endswith(first[module[path]])]
-    others = sorted(path.name for path in {*folder.glob("*")}.difference(programs) if path.is_file())
     left_out = Counter({"other stages": len(programs) - len(chosen)})
     left_out.update(map(_kind, others))
     if chosen and left_out.total():
-        kinds = ", ".join(f"{count} {kind}" for kind, count in left_out.most_common() if count)
-        _log.warning("%s: %s taken; left out: %s", folder, counted(len(chosen), "program"), kinds)
+        kinds = [f"{count} {kind}" for kind, count in left_out.most_common() if count]
+        _log.warning("%s: %s taken; left out: %s", folder, counted(len(chosen), "program"), _listed(kinds))
     return chosen
 
 
 def _kind(name: str) -> str:
-    """Return the kind of a file that is not a program, such as buffer-assignment.txt, thunk_sequence.txt or ll."""
+    """Return the name of a file, or the kind of one that a compiler wrote, such as buffer-assignment.txt or ll."""
+    if not _COMPILERS.match(name):
+        return name
     found = name.rpartition("optimizations-")[2].split(".")
     return ".".join(found[-2:] if found[-1] == "txt" else found[-1:])
 
 
 def graph_name(path: Path) -> str:
     """Return the name of the graph in a file: the file's name without suffixes such as .pb, .hlo.pb or .hlo.txt.xz."""
-    return _SUFFIX.sub("", path.name)
-
-
-class _TooDeepError(DataError):
-    """A message that nests deeper than protobuf reads."""
+    return short_name(_stem(path))
 
 
 def _parse(message: type[_M], data: bytes) -> _M:
-    """Parse a message of a limited size and depth; bytes that are not a message give an empty message."""
+    """Parse a message of a limited size; bytes that are not a message, or that nest too deep, give an empty message."""
     check_counts(message, data)
     try:
         return message.FromString(data)
-    except DecodeError as error:
-        if re.search("depth|nesting", str(error), re.IGNORECASE):  # by upb, and in Python; it has no class of its own
-            raise _TooDeepError("file", "messages that protobuf reads", "one that nests too deep") from None
+    except DecodeError:
         return message()
 
 
@@ -149,24 +174,14 @@ def _is_tuning(tuning: ModuleTuningData) -> bool:
 
 def _tuning_parts(data: bytes) -> list[bytes]:
     """Return the serialized records of a TuningData; none of another message."""
-    parts, deep = [*_parse(TuningData, data).modules], None
-    for part in parts:
-        try:
-            if _is_module(_parse(ModuleTuningData, part).module):
-                return parts
-        except _TooDeepError as error:
-            deep = error
-    if deep is not None:
-        raise deep
-    return []
+    parts = [*_parse(TuningData, data).modules]
+    return parts if any(_is_module(_parse(ModuleTuningData, part).module) for part in parts) else []
 
 
 def _tuning_records(path: Path, parts: Sequence[bytes]) -> Iterator[Record]:
     for index, part in enumerate(parts):
         # A part that is no record becomes an empty record, which `featurize` refuses; other parts can still be read.
-        tuning = ModuleTuningData()
-        with suppress(_TooDeepError):
-            tuning = _parse(ModuleTuningData, part)
+        tuning = _parse(ModuleTuningData, part)
         # Official names contain the fingerprint as a signed number.
         fingerprint = tuning.fingerprint - 2**64 * (tuning.fingerprint >= 2**63)
         yield Record(f"{graph_name(path)}_{fingerprint:x}", path, f"modules[{index}].", tuning.module, tuning)
@@ -175,7 +190,9 @@ def _tuning_records(path: Path, parts: Sequence[bytes]) -> Iterator[Record]:
 def _single_record(data: bytes, path: Path) -> Record:
     """Parse a file that is one record; an empty, truncated or too large file, or another message is a DataError."""
     name = graph_name(path)
-    refused = DataError("file", _EXPECTED, "a truncated file or another message")
+    refused: DataError = NoProgramError(
+        "file", _EXPECTED, "a truncated file, another message, or one that nests too deep"
+    )
     for kind in (HloModuleProto, ModuleTuningData, HloProto):
         try:
             message: Message = _parse(kind, data)
@@ -193,7 +210,7 @@ def _single_record(data: bytes, path: Path) -> Record:
             case HloProto() if _is_module(message.hlo_module):
                 check_module(message.hlo_module)
                 return Record(name, path, "", message.hlo_module, None)
-    raise refused if data else DataError("file", _EXPECTED, "an empty file")
+    raise refused if data else NoProgramError("file", _EXPECTED, "an empty file")
 
 
 def parse_records(file: BinaryIO, path: Path) -> Iterator[Record]:
@@ -203,9 +220,7 @@ def parse_records(file: BinaryIO, path: Path) -> Iterator[Record]:
         # A TuningData first: it may have many modules, and parsing it as another message would load all of them.
         parts = _tuning_parts(data)
         if len(parts) == 1 and not _is_tuning(_parse(ModuleTuningData, parts[0])):
-            raise DataError(
-                "file", _EXPECTED, "an HloSnapshot or a record without runs: write snapshot.hlo.SerializeToString()"
-            )
+            data, parts = parts[0], []  # of an HloSnapshot the HloProto
         if parts:
             yield from _tuning_records(path, parts)
         else:
@@ -217,10 +232,10 @@ def parse_records(file: BinaryIO, path: Path) -> Iterator[Record]:
 def read_records(path: Path) -> Iterator[Record]:
     """Read the modules of a file; one module at a time is parsed.
 
-    HLO text, StableHLO, HloModuleProto and HloProto (a compiler's dump), ModuleTuningData and TuningData (TpuGraphs'
-    records) are distinguished by their content, also in files compressed by xz or gzip; fields of other versions of the
-    schema are ignored. A graph is named after its file, a graph of a TuningData after its file and fingerprint, as in
-    the dataset. DataError says why a file cannot be read, for text with the line and the column.
+    HLO text, StableHLO, HloModuleProto, HloProto and HloSnapshot (a compiler's dump), ModuleTuningData and TuningData
+    (TpuGraphs' records) are distinguished by their content, also in files compressed by xz or gzip; fields of other
+    versions of the schema are ignored. A graph is named after its file, a graph of a TuningData after its file and
+    fingerprint, as in the dataset. DataError says why a file cannot be read, for text with the line and the column.
     """
     with open_file(path, _EXPECTED) as file:
         yield from parse_records(file, path)
@@ -267,6 +282,7 @@ def featurize(record: Record, kind: Kind | None = None) -> tuple[MeasuredGraph, 
         if record.tuning is None:
             assign(record.module)
         program = flatten(record.module)
+        _notice(record, program)
         opcodes = opcode_ids(program.instructions)
         # Files of tiles have no boundaries.
         splits = program.node_splits if kind == "layout" else np.array([0, len(opcodes)], dtype=np.int64)
@@ -274,5 +290,4 @@ def featurize(record: Record, kind: Kind | None = None) -> tuple[MeasuredGraph, 
         measured = MeasuredGraph(record.name, graph, *_configurations(record, program, kind))
     except DataError as error:
         raise type(error)(record.place + error.key, error.expected, error.found, file=record.path) from None
-    _notice(record, program)
     return measured, program

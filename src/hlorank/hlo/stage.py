@@ -30,7 +30,6 @@ _BACKENDS = {
     "gpu": re.compile(r"\.layout_assignment\.|gpu_after_"),
     "tpu": re.compile(r"\.Layout_assignment\."),
 }
-_LAYOUT_OPCODES = {"copy", "bitcast"}
 
 
 def named_stage(path: Path) -> Stage | None:
@@ -51,7 +50,7 @@ def stage_of(path: Path, module: HloModuleProto) -> Stage:
     if language_of(path) == "stablehlo":
         return "before_optimizations"
     opcodes = {instruction.opcode for computation in module.computations for instruction in computation.instructions}
-    if module.HasField("schedule") or opcodes & _LAYOUT_OPCODES:
+    if module.HasField("schedule") or opcodes & {"copy", "bitcast"}:
         return "after_layout_assignment"
     if "call" in opcodes or any(map(_has_equal_constants, module.computations)):
         return "before_optimizations"

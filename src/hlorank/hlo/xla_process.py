@@ -68,7 +68,8 @@ def _main(work: str, *arguments: str) -> int:
             result = next(iter(jobs)).load()(sys.stdin.buffer.read(), *arguments)
             output.write(len(result).to_bytes(8, "big") + result)
         except (Exception, SystemExit) as error:  # a traced program may end its process
-            output.write((str(error) or type(error).__name__).encode(errors="replace"))
+            ended = f"it ends its process: SystemExit {error}" if isinstance(error, SystemExit) else ""
+            output.write((ended or str(error) or type(error).__name__).encode(errors="replace"))
             return 1
     return 0
 

@@ -13,8 +13,9 @@ from hlorank.data.graph import Int64
 from hlorank.featurize.columns import ELEMENT_BYTES
 from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloModuleProto, TuningData
-from hlorank.hlo.layout_json import module_fingerprint, shape_text
+from hlorank.hlo.layout_json import module_fingerprint
 from hlorank.hlo.layout_space import constrained, layout_space
+from hlorank.hlo.node_features import shape_text
 from hlorank.hlo.program import flatten
 from hlorank.hlo.source_lines import origin_text
 from hlorank.hlo.xla_process import XlaError, in_process

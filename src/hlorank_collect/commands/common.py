@@ -124,6 +124,5 @@ def _warn_if_busy() -> None:
 
 def status(left_out: Mapping[str, str]) -> int:
     """Name the programs that were left out on standard error; return 1 if there are any, else 0."""
-    for name, why in left_out.items():
-        sys.stderr.write(f"error: {name}: {why}\n")
+    sys.stderr.writelines(f"error: {name}: {why}\n" for name, why in left_out.items())
     return 1 if left_out else 0

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.files import DataError
+from hlorank.files import DataError, file_name
 from hlorank.hlo.entry_layouts import Order, entry_layouts
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto, ShapeProto
 from hlorank.hlo.node_features import element_type
@@ -19,7 +19,7 @@ from hlorank.hlo.reader import graph_name, read_records
 from hlorank_collect import xla
 from hlorank_collect.machine import memory_limit
 from hlorank_collect.modules.dataflow import Dataflow, Demand, Value, demands, leaves
-from hlorank_collect.program import ELEMENT_TYPES, Program, SkippedError, Traced, file_name, normal
+from hlorank_collect.program import ELEMENT_TYPES, Program, SkippedError, Traced, normal
 
 _KEYS = (2, 4)  # words of a key of random numbers
 _U32 = 8
@@ -162,5 +162,5 @@ class ModuleProgram(Program):
 
 def module_program(path: Path, seed: int = 0) -> ModuleProgram:
     """Return the program in a file, which is not read yet; its family is its name up to the first dot."""
-    name = file_name(graph_name(path)).strip("-.") or "module"
+    name = file_name(graph_name(path)).strip(".") or "module"
     return ModuleProgram(name, name.split(".")[0], path, seed)
