@@ -11,8 +11,8 @@ from pathlib import Path
 from harness import ROOT, composed, prepare_data  # type: ignore[import-not-found] # same folder
 
 from hlorank.config import Split
-from hlorank.data.collection import Collection, graph_files, measured_family
-from hlorank.data.splits import SplitFile, family, make_folds
+from hlorank.data.collection import Collection, graph_files
+from hlorank.data.splits import SplitFile, family_of, make_folds
 from hlorank.files import fingerprint, read_json, shared_dir, write_json
 
 FOLDS = 5
@@ -141,7 +141,7 @@ def available(collection: str) -> bool:
 
 def _bundled_families(folder: str, collection: str) -> dict[str, str]:
     files = graph_files(ROOT / "data" / folder, Collection.parse(collection), None)
-    return {file.stem: measured_family(file) or family(file.stem) for file in files}
+    return {file.stem: family_of(file) for file in files}
 
 
 def _bundled_folds(folder: str) -> dict[str, int]:

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import pytest
 
-from hlorank.data.collection import SPLITS, Collection, graph_files, measured_family, read_graph, sidecar_path
+from hlorank.data.collection import SPLITS, Collection, graph_files, read_graph, sidecar_path
+from hlorank.data.splits import family_of
 from hlorank.fetch.origins import fetch
 from hlorank.files import read_json
 from hlorank.stages.command import load_composed
@@ -72,7 +73,7 @@ def test_a_tree_is_small_measured_well_and_split_by_family_and_its_pipeline_runs
             assert (about.get("cpu") or about["device"]).strip(), path.stem
             assert path.stem.split(".")[0] == about["family"], path.stem
         fetch(collection, config.data, tmp_path / collection.path)
-        train, valid, test = ({*map(measured_family, graph_files(tmp_path, collection, split))} for split in SPLITS)
+        train, valid, test = ({*map(family_of, graph_files(tmp_path, collection, split))} for split in SPLITS)
         assert train
         assert len(valid | test) >= tree.least_held_out
         assert valid <= tree.valid

@@ -185,8 +185,13 @@ def test_all_bad_files_and_an_empty_train_split_are_named(tmp_path: Path, raw: P
         featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
 
 
-def test_a_damaged_store_is_an_error(tmp_path: Path, raw: Path) -> None:
+def test_a_damaged_store_is_an_error_and_made_again(tmp_path: Path, raw: Path) -> None:
     featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
+    before = contents(tmp_path / "out")
+    for path in (tmp_path / "out/graphs/train/b").iterdir():
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
+        assert contents(tmp_path / "out") == before, path.name
     with pytest.raises(DataError, match=r"valid: .*\['c'\].*\bb\b"):
         FeatureStore(tmp_path / "out").open("valid", "b")
     for file in ("spec.json", "graphs.json"):

@@ -133,14 +133,11 @@ def test_a_sweep_has_a_table_of_its_jobs(call: Call, client: MlflowClient, capsy
     assert PARENT_VARIABLE not in os.environ
 
 
-def test_an_override_of_any_length_and_links_to_trainings_that_had_finished(call: Call, client: MlflowClient) -> None:
+def test_an_override_of_any_length_and_trainings_that_had_finished(call: Call, client: MlflowClient) -> None:
     for width in (20, 30):
         assert call(f"model.width={width},10", f"+model.operators.X.a={'x' * 9000}") == 0
     second, first = sweeps(client)
     assert [len(jobs(client, parent)) for parent in (first, second)] == [2, 2]
-    (earlier,) = (run for run in children(client, first) if f"/runs/{run.info.run_id})" in second.data.tags[NOTE])
-    assert earlier.data.metrics[BEST_TAU] == pytest.approx(1 / 3)
-    assert "/runs/" not in first.data.tags[NOTE]
 
 
 def test_failed_jobs_do_not_stop_others(call: Call, client: MlflowClient, capsys: pytest.CaptureFixture[str]) -> None:

@@ -264,6 +264,6 @@ def test_ranks_wait_for_work_of_rank_0(settings: Settings, tmp_path: Path, monke
 
     monkeypatch.setattr(ranks_module, "_LIMIT", timedelta(seconds=10))
     monkeypatch.setattr(training_module, "_finished", late)
-    monkeypatch.setenv("DVC_STAGE", "train")  # so that the result of an earlier training is looked for
+    monkeypatch.setattr(training_module, "in_sweep", lambda: True)  # the result of an earlier training is looked for
     tau, _ = train_with(2, settings(trainer__graphs_per_step=2), tmp_path / "model")
     assert isinstance(tau, float)

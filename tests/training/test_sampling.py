@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import hlorank.training
 from hlorank.config import Config, TrainerConfig
 from hlorank.training.methods import METHODS, segment_weights
-from hlorank.training.sampling import FAST_SLOPE, SAMPLERS, Stream, generator, stratified
+from hlorank.training.sampling import FAST_SLOPE, SAMPLERS, Stream, generator
 from tests.training.training_helpers import open_data
 
 
@@ -36,17 +36,6 @@ def test_shares_of_first_draws(name: str) -> None:
     weights = np.exp(-FAST_SLOPE * np.array([4, 0, 3, 1, 2]) / 4 if name == "gumbel_top_k" else np.zeros(5))
     drawn = np.concatenate([SAMPLERS[name](rng, labels, 1) for _ in range(6000)])
     np.testing.assert_allclose(np.bincount(drawn, minlength=5) / 6000, weights / weights.sum(), atol=0.02)
-
-
-@given(st.integers(1, 60), st.integers(0, 1000), st.data())
-@settings(max_examples=30)
-def test_stratified_draws_one_of_each_stratum(size: int, seed: int, data: st.DataObject) -> None:
-    count = data.draw(st.integers(1, size))
-    rank = np.random.default_rng(seed).permutation(size)
-    drawn = stratified(np.random.default_rng(seed), rank.astype(np.float64), count)
-    bounds = (np.arange(count + 1) * size) // count  # of sizes as equal as can be
-    assert (bounds[:-1] <= rank[drawn]).all()
-    assert (rank[drawn] < bounds[1:]).all()
 
 
 def test_the_configuration_allows_exactly_these_samplers() -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
@@ -10,6 +11,7 @@ from hlorank.config import train_sections
 from hlorank.config.extension_point import import_named, module_of
 from hlorank.config.section import MainFolder, Section, StoreAddress, available_cores, parse, refused
 from hlorank.config.train_sections import LossTerm
+from hlorank.files import bundled
 
 _MISSING = "???"  # Hydra's mark of a value that must be given
 Split = Literal["train", "valid", "test"]
@@ -171,6 +173,11 @@ def _local(path: str) -> str:
     return path
 
 
+def _model(path: str) -> str:
+    ranker = bundled("rankers") / path
+    return str(ranker) if ranker.is_dir() and not Path(path).exists() else _local(path)
+
+
 Folder = Annotated[str, AfterValidator(_local)]
 
 
@@ -191,8 +198,9 @@ class PathsConfig(Section):
     """Archives and partial downloads; outside what DVC deletes."""
     state: Annotated[MainFolder, AfterValidator(_local)]
     """Checkpoints to resume from; outside what DVC deletes."""
-    pretrained: Folder | None
-    """Model whose feature specification featurize takes, and with whose weights training starts; null is none."""
+    pretrained: Annotated[str, AfterValidator(_model)] | None
+    """Model with whose weights the training of networks or `analytical` starts, a folder or a ranker of the package
+    such as layout.cpu; featurize takes its feature specification, which networks need; null is none."""
 
 
 class Config(Section):

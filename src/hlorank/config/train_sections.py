@@ -147,8 +147,8 @@ class TrainerConfig(Section):
     """Graphs whose gradients are added up in one step."""
     configs_per_step: int = Field(ge=2)
     """Configurations of a graph in a step."""
-    sampling: Literal["uniform", "gumbel_top_k", "stratified"]
-    """uniform, gumbel_top_k (towards fast configurations) or stratified (one from each of equal strata of runtimes)."""
+    sampling: Literal["uniform", "gumbel_top_k"]
+    """Sampler of the configurations of a step: uniform, or gumbel_top_k, towards fast configurations."""
     learning_rate: float = Field(gt=0)
     """Highest learning rate of AdamW."""
     weight_decay: float = Field(ge=0)

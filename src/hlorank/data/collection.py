@@ -115,13 +115,6 @@ def sidecar_path(graph: Path) -> Path:
     return graph.with_suffix(".json")
 
 
-def measured_family(graph: Path) -> str | None:
-    """Return the model family of a graph from its sidecar; None where there is no sidecar, or no family in it."""
-    path = sidecar_path(graph)
-    family = read_json(path).get("family") if path.is_file() else None
-    return None if family is None else str(family)
-
-
 def measured_backend(graph: Path) -> str:
     """Return the backend of a measured graph by its sidecar, or by the folder of the official tree that it is in."""
     path = sidecar_path(graph)

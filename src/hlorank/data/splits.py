@@ -9,8 +9,8 @@ from typing import Annotated
 from pydantic import Field
 
 from hlorank.config import ConfigError, Section, Split, read_section
-from hlorank.data.collection import Collection
-from hlorank.files import DataError, write_json
+from hlorank.data.collection import Collection, sidecar_path
+from hlorank.files import DataError, read_json, write_json
 
 _log = logging.getLogger(__name__)
 
@@ -42,14 +42,8 @@ class SplitFile(Section):
 def family(name: str) -> str:
     """Return the model family of a graph; graphs of one family must not be in two splits.
 
-    Two names are of one family if they agree once these are removed, in any place and order:
-
-    - the fingerprint of a tile kernel, a signed hexadecimal number at the end (`_-342c949e14733d96`);
-    - batch size (`batch_128`, `batch_size_32`, `dynamic_batch_size`, `bs64`);
-    - dtype (`bf16`, `fp32`, `int8`);
-    - topology or mesh (`4x4`, `2x2x4`, `1_shard`);
-    - phase (`train`, `training`, `test`, `eval`, `inference`);
-    - case and separators: `unet_3d.4x4.bf16` and `unet3d` are one family.
+    Two names are of one family if they agree without the parts of `_VARIANT`, the fingerprint of a tile kernel at the
+    end (`_-342c949e14733d96`), case and separators: `unet_3d.4x4.bf16` and `unet3d` are one family.
 
     Sizes of the model stay: `L-10_H-768_A-12` is another family than `L-12_H-768_A-12`. A name that is only a
     hash of 32 digits, as in the official test files, is a family.
@@ -59,6 +53,13 @@ def family(name: str) -> str:
         return text
     text = _FINGERPRINT.sub("", text)
     return re.sub(r"[^a-z0-9]+", "", _VARIANT.sub("", text)) or text
+
+
+def family_of(graph: Path) -> str:
+    """Return the model family of a graph, which the JSON file next to its npz file names, or else the graph's name."""
+    path = sidecar_path(graph)
+    named = read_json(path).get("family") if path.is_file() else None
+    return family(graph.stem) if named is None else str(named)
 
 
 def make_folds(families: Mapping[str, str], folds: int) -> dict[str, int]:
@@ -71,8 +72,8 @@ def make_folds(families: Mapping[str, str], folds: int) -> dict[str, int]:
     names = sorted(families)
     if (count := len(set(families.values()))) < folds:
         raise ConfigError(
-            f"data.local.folds={folds}: expected at most {count}, as the {len(names)} labelled graphs are of {count} "
-            "model families, which stay together; or set data.local.split_file=null to keep the splits of the tree"
+            f"data.local.folds={folds}: the labelled graphs are of {count} model families, which stay together; lower "
+            f"it to {MIN_FOLDS} at least, or use folders train, valid and test, with data.local.split_file=null"
         )
     held_out = (rows for _, rows in GroupKFold(n_splits=folds).split(names, groups=[families[n] for n in names]))
     return {names[row]: fold for fold, rows in enumerate(held_out) for row in rows}

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hlorank.config.extras import named_extra
-from hlorank.data.collection import Kind, Split, measured_family, read_graph, split_half_tau
+from hlorank.data.collection import Kind, Split, read_graph, split_half_tau
 from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph
 from hlorank.data.graph import Float32, Int64
 from hlorank.data.npz import NpzFile
-from hlorank.data.splits import family
+from hlorank.data.splits import family_of
 from hlorank.featurize.columns import node_layout
 from hlorank.featurize.features import distinct_rows
 from hlorank.files import DataError
@@ -141,7 +141,7 @@ class GraphView:
     @cached_property
     def family(self) -> str:
         """Model family, of which all graphs are in one split."""
-        return measured_family(self.path) or family(self.name)
+        return family_of(self.path)
 
     @cached_property
     def split_half_tau(self) -> float | None:

@@ -11,6 +11,7 @@ The layout of a store::
 
 import shutil
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -122,12 +123,28 @@ def write_graph_features(folder: Path, features: GraphFeatures, graph: Graph, ke
 
 
 def stored_entry(folder: Path, key: dict[str, str]) -> GraphEntry | None:
-    """Return the entry of a graph's folder if it was made from `key`, else None."""
-    try:
+    """Return the entry of a graph's folder if it was made from `key` and is not damaged, else None."""
+    with suppress(DataError):
         stored = read_section(_StoredGraph, folder / GRAPH_FILE, _REMEDY)
-    except DataError:
-        return None
-    return stored.entry if stored.made_from == key else None
+        if stored.made_from == key:
+            _open(folder, stored.name, stored.entry)
+            return stored.entry
+    return None
+
+
+def _open(folder: Path, name: str, entry: GraphEntry) -> GraphFeatures:
+    def arrays(*keys: str) -> dict[str, Any]:
+        return {key: map_array(folder / f"{key}.npy") for key in keys}
+
+    kind: type[LayoutFeatures | TileFeatures] = LayoutFeatures if entry.configurable_nodes else TileFeatures
+    return GraphFeatures(
+        name=name,
+        **arrays(*_GRAPH_ARRAYS),
+        configurations=kind(**arrays(*(field.name for field in fields(kind)))),
+        **{"normalizer": None} if kind is LayoutFeatures else arrays("normalizer"),
+        split_half_tau=entry.split_half_tau,
+        family=entry.family,
+    )
 
 
 class FeatureStore:
@@ -162,17 +179,4 @@ class FeatureStore:
         """Map a graph's arrays into memory, each read where it is accessed; an unknown graph is a DataError."""
         if name not in self._entries[split]:
             raise DataError(split, f"one of the graphs {self.graphs(split)[:20]}", name, file=self.root)
-        folder, entry = graph_folder(self.root, split, name), self._entries[split][name]
-
-        def arrays(*keys: str) -> dict[str, Any]:
-            return {key: map_array(folder / f"{key}.npy") for key in keys}
-
-        kind: type[LayoutFeatures | TileFeatures] = LayoutFeatures if entry.configurable_nodes else TileFeatures
-        return GraphFeatures(
-            name=name,
-            **arrays(*_GRAPH_ARRAYS),
-            configurations=kind(**arrays(*(field.name for field in fields(kind)))),
-            **{"normalizer": None} if kind is LayoutFeatures else arrays("normalizer"),
-            split_half_tau=entry.split_half_tau,
-            family=entry.family,
-        )
+        return _open(graph_folder(self.root, split, name), name, self._entries[split][name])

@@ -13,7 +13,7 @@ from hlorank.data import collection as official
 from hlorank.data.collection import SPLITS, Collection, Kind, Split
 from hlorank.data.configurations import LAYOUT_VALUES, TILE_FEATURES
 from hlorank.data.manifest import read_manifest
-from hlorank.data.splits import family
+from hlorank.data.splits import family_of
 from hlorank.featurize import feature_store
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.featurize.featurize_graph import featurize_graph
@@ -96,10 +96,8 @@ def _source(path: Path) -> str:
 
 def _train_sample(path: Path, kind: Kind, options: FeaturizeConfig, on_tpu: bool) -> TrainSample:
     # Layout configurations are most of a file and are not used here; one is enough to make the graph valid.
-    first = 1 if kind == "layout" else None
-    measured = official.read_graph(path, kind, first)
-    named = official.measured_family(path) or family(path.stem)
-    return TrainSample.of(_source(path), measured, options, on_tpu, named)
+    measured = official.read_graph(path, kind, 1 if kind == "layout" else None)
+    return TrainSample.of(_source(path), measured, options, on_tpu, family_of(path))
 
 
 def _store_graph(
@@ -107,15 +105,13 @@ def _store_graph(
 ) -> tuple[str, feature_store.GraphEntry]:
     """Store one graph if what is stored is out of date; return its source and its entry."""
     split, path = task
-    source = _source(path)
-    folder = feature_store.graph_folder(output, split, path.stem)
+    source, folder = _source(path), feature_store.graph_folder(output, split, path.stem)
     key = {"source": source, **made_by}
     entry = feature_store.stored_entry(folder, key)
     if entry is None:
         measured = official.read_graph(path, kind)
         features = featurize_graph(measured, spec)
-        named = official.measured_family(path) or family(path.stem)
-        features = replace(features, split_half_tau=official.split_half_tau(path), family=named)
+        features = replace(features, split_half_tau=official.split_half_tau(path), family=family_of(path))
         entry = feature_store.write_graph_features(folder, features, measured.graph, key)
     return source, entry
 

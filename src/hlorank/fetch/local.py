@@ -16,7 +16,7 @@ from hlorank.config import ConfigError, Section
 from hlorank.config.root import Address
 from hlorank.data import collection as official
 from hlorank.data.collection import SPLITS, Collection, Kind, Split
-from hlorank.data.splits import MIN_FOLDS, family, split_graphs
+from hlorank.data.splits import MIN_FOLDS, family_of, split_graphs
 from hlorank.files import DataError, atomic_path, resolve_path
 
 _log = logging.getLogger(__name__)
@@ -115,8 +115,6 @@ def new_splits(
     if repeated := [name for name, count in Counter(names.values()).items() if count > 1]:
         folder = next(iter(names)).parents[1]
         raise DataError("graph names", "each in one split of the tree", ", ".join(repeated), file=folder)
-    labelled = {
-        names[path]: official.measured_family(path) or family(path.stem) for path in names if path not in withheld
-    }
+    labelled = {names[path]: family_of(path) for path in names if path not in withheld}
     splits = split_graphs(collection, labelled, split_file, folds, fold)
     return {path: splits.get(name, "test") for path, name in names.items()}

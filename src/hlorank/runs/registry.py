@@ -76,8 +76,7 @@ def register(reference: str | Path, move: bool = False) -> Registration:
             is_champion, reason = _better(run, best, f"the champion, version {champion}")
         if is_champion:
             client.set_registered_model_alias(name, CHAMPION, version.version)
-    seed = version.tags["seed"]
-    facts = version.run_id, spec.method, seed, spec.data
+    facts = version.run_id, spec.method, version.tags["seed"], spec.data
     return Registration(name, number, not versions, *facts, taus, is_champion, reason)
 
 
@@ -138,10 +137,7 @@ def _better(run: Any, champion: Any, than: str) -> tuple[bool, str]:
         if measure in taus and measure in champions and _keys(run, measure) & _keys(champion, measure):
             tau, best = taus[measure], champions[measure]
             return tau > best, f"valid tau {tau:.4f} by {measure}, {best:.4f} of {than}"
-    data, other_data = run.data.tags["data"], champion.data.tags["data"]
-    if data == other_data:
-        same = f"it has no metric in common with {than}, from the same code and validation settings"
-        return False, f"{same}: run the stage evaluate for both"
-    changed = f"it was trained on data {data}, {than}, on {other_data}"
-    remedy = "run the stage evaluate for both; if graphs or features changed, train again, or give --champion"
-    return False, f"{changed}, and no evaluation covers both: {remedy}"
+    why = (
+        "no Kendall tau of both is of the same data, code and settings; evaluate both, train again, or give --champion"
+    )
+    return False, f"trained on data {run.data.tags['data']}, {than}, on {champion.data.tags['data']}: {why}"

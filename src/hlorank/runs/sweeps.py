@@ -233,9 +233,8 @@ class Sweep:
         jobs, seeds = table.drop(columns="reason"), seed_table(table)
         failures = table.assign(job=job_names(table))[table["state"].isin(["failed", "interrupted"])]
         if len(table):
-            heads = (shown.head(_DESCRIBED) for shown in (seeds, jobs))
-            texts = [head.to_string(index=False, float_format="%.4f", na_rep="") for head in heads]
-            note = "".join(f"```\n{text}\n```\n" for text in texts) + self._earlier()
+            heads = (part[:_DESCRIBED].to_string(index=False, float_format="%.4f", na_rep="") for part in (seeds, jobs))
+            note = "".join(f"```\n{head}\n```\n" for head in heads)
             client.set_tag(self.run_id, store.NOTE, note[: store.NOTE_LENGTH])
             for name, shown in (("jobs", jobs), ("seeds", seeds)):
                 client.log_text(self.run_id, shown.map(csv_cell).to_csv(index=False), f"sweep/{name}.csv")
@@ -250,13 +249,6 @@ class Sweep:
         client.set_terminated(self.run_id, "KILLED" if not completed else "FAILED" if len(failures) else "FINISHED")
         self._lock.close()
         return len(failures)
-
-    def _earlier(self) -> str:
-        """Return links to trainings that had finished, which MLflow does not show as children of the sweep."""
-        runs = (run for run in tagged_runs(self._client, self.run_id) if run.data.tags.get(_PARENT) != self.run_id)
-        link = "- [{0.run_name}](#/experiments/{0.experiment_id}/runs/{0.run_id})\n"
-        links = "".join(link.format(run.info) for run in runs)
-        return links and f"\nTrainings that had finished before:\n\n{links}"
 
     def _log_best(self, jobs: int, seeds: pd.DataFrame) -> None:
         """Log the number of jobs, and the best mean over seeds with its settings, those of each collection."""

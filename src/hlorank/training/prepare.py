@@ -15,7 +15,7 @@ from hlorank.config import Config, ConfigError
 from hlorank.data.splits import make_folds
 from hlorank.files import WEIGHTS, DataError, code_digest, counted, flatten, sha256_file
 from hlorank.models.baselines.baseline import BASELINES, XGBOOST
-from hlorank.training.baselines.fit_baseline import RECIPES, check_baseline
+from hlorank.training.baselines.fit_baseline import RECIPES, check_baseline, pretrained_weights
 from hlorank.training.losses import make_loss
 from hlorank.training.methods import Method
 from hlorank.training.process_group import ALONE, ProcessGroup
@@ -57,10 +57,12 @@ def _prepare_baseline(config: Config) -> Setup:
     setup, read = open_setup(config), set(RECIPES[config.method].settings)
     if read:
         _check_train(setup)
+    pretrained_weights(setup)
     settings = {
         **config.model_dump(mode="json", include={"collection", "method", "seed"}),
         "baseline": config.baseline.model_dump(mode="json", include=read),
         "trainer": config.trainer.model_dump(mode="json", include={"validation_configs", "threads"}),
+        **_pretrained(config),
     }
     return replace(setup, settings=settings, identity={**flatten(settings), **_origin(setup)})
 
@@ -83,14 +85,17 @@ def _prepare_networks(config: Config, ranks: ProcessGroup) -> Setup:
     settings = {
         **config.model_dump(mode="json", include=sections),
         "segments": config.segments.model_dump(mode="json", include=segments),
+        **_pretrained(config),
     }
-    if config.paths.pretrained is not None:
-        settings["pretrained"] = sha256_file(Path(config.paths.pretrained) / WEIGHTS)
     hardware = _HARDWARE if config.model.dropout > 0 else _HARDWARE | _MASKS
     trainer = {key: value for key, value in settings["trainer"].items() if key not in hardware}
     identity = {"partition": setup.graphs.partition, **flatten({**settings, "trainer": trainer}), **_origin(setup)}
     settings["evaluate"] = config.evaluate.model_dump(mode="json", include={"memory_bytes"})
     return replace(setup, memory=memory, settings=settings, identity=identity)
+
+
+def _pretrained(config: Config) -> dict[str, str]:
+    return {"pretrained": sha256_file(Path(folder) / WEIGHTS)} if (folder := config.paths.pretrained) else {}
 
 
 def _check_train(setup: Setup) -> None:

@@ -65,16 +65,7 @@ def gumbel_top_k(rng: np.random.Generator, labels: Labels, count: int) -> Indice
     return np.argsort(-(logits + rng.gumbel(size=len(labels))), kind="stable")[:count]
 
 
-def stratified(rng: np.random.Generator, labels: Labels, count: int) -> Indices:
-    """Draw one configuration from each of `count` equal strata of the runtimes."""
-    order = np.argsort(labels, kind="stable")
-    bounds = np.arange(count + 1) * len(labels) // count
-    return order[rng.integers(bounds[:-1], bounds[1:])]
-
-
-SAMPLERS: Mapping[str, Sampler] = MappingProxyType(
-    {"uniform": uniform, "gumbel_top_k": gumbel_top_k, "stratified": stratified}
-)
+SAMPLERS: Mapping[str, Sampler] = MappingProxyType({"uniform": uniform, "gumbel_top_k": gumbel_top_k})
 """Samplers by the names of `trainer.sampling`."""
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,29 @@ def scores_of(trained: Trained, store: FeatureStore, split: str, name: str) -> t
 def test_every_baseline_has_a_recipe() -> None:
     assert list(RECIPES) == list(BASELINES)
     assert {name for name, recipe in RECIPES.items() if not recipe.settings} == set(RULES)
+
+
+@pytest.mark.parametrize("pretrained", ["own", "layout.cpu"])
+def test_analytical_starts_with_the_weights_of_a_pretrained_model(
+    pretrained: str, data_of: DataOf, tmp_path: Path, linear_model: Callable[..., Path]
+) -> None:
+    """The larger the strength, the nearer to them; without valid that of the largest one is kept."""
+    own = str(tmp_path / "own")
+    train(data_of(method="analytical").config, Path(own))
+    values = {"method": "analytical", "paths__pretrained": own if pretrained == "own" else pretrained}
+    settings = data_of(**values, baseline__strengths=[1e-9, 1e9]).config
+    start = load_baseline(Path(str(settings.paths.pretrained)))[0].predictor
+    setup = prepare(settings, ALONE)
+    assert setup.key != prepare(data_of(method="analytical", baseline__strengths=[1e-9, 1e9]).config, ALONE).key
+    ((_, kept),) = fit_baseline(replace(setup, valid=[]), "analytical", 0).predictors
+    np.testing.assert_allclose(vars(kept)["weight"], vars(start)["weight"], rtol=1e-3, atol=1e-9)
+    assert len(fit_baseline(setup, "analytical", 0).history) == 2
+    for wrong in (
+        values | {"method": "linear_ranking"},
+        *(values | {"paths__pretrained": model} for model in (linear_model(), "tile.cpu")),
+    ):
+        with pytest.raises(ConfigError, match=r"^paths\.pretrained="):
+            prepare(data_of(**wrong).config, ALONE)
 
 
 @every_baseline

@@ -68,9 +68,10 @@ def test_weights_are_at_the_minimum(data_of: DataOf) -> None:
         np.testing.assert_allclose(slope, 0, atol=1e-3)  # the objective is convex
 
 
-def test_weights_are_at_the_constrained_minimum(data_of: DataOf) -> None:
+@pytest.mark.parametrize("prior", [None, np.linspace(0, 0.5, COPY_COLUMNS)])
+def test_weights_are_at_the_constrained_minimum(data_of: DataOf, prior: np.ndarray | None) -> None:
     config, store, names = data_of(baseline__strengths=[0.3, 0.01])
-    fit = fit_analytical(store, names, config.baseline, config.seed)
+    fit = fit_analytical(store, names, config.baseline, config.seed, prior)
     parts = []
     for graph in (store.open("train", name) for name in names):
         rows, labels = graph.targets()
@@ -79,16 +80,19 @@ def test_weights_are_at_the_constrained_minimum(data_of: DataOf) -> None:
     x, y = np.concatenate(parts)[:, :-1], np.concatenate(parts)[:, -1]
     scale = np.sqrt(np.mean(x**2, axis=0))
     used = scale > 0
+    center, rows = (np.zeros(COPY_COLUMNS), len(y)) if prior is None else (prior, 30_000)
     for candidate, strength in zip(fit.candidates, config.baseline.strengths, strict=True):
         weight = cast("Analytical", candidate.predictor).weight
         assert weight.shape == (COPY_COLUMNS,)
-        np.testing.assert_array_equal(weight[~used], 0)
+        np.testing.assert_allclose(weight[~used], center[~used])
         assert candidate.train_loss == pytest.approx(np.mean((y - x @ weight) ** 2))
 
         scaled, columns = (weight * scale)[used], x[:, used] / scale[used]
         assert (scaled >= 0).all()
         assert scaled.any()
-        slope = strength * scaled - columns.T @ (y - columns @ scaled) / len(y)
+        slope = strength * (scaled - (center * scale)[used]) * rows / len(y) - columns.T @ (y - columns @ scaled) / len(
+            y
+        )
         np.testing.assert_allclose(slope[scaled > 0], 0, atol=1e-9)
         assert (slope[scaled == 0] >= -1e-9).all()  # the objective is convex, and weights are not negative
 

@@ -5,7 +5,9 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -14,9 +16,10 @@ import numpy as np
 from hlorank.config import BaselineConfig, ConfigError
 from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
+from hlorank.files import SPEC, read_json
 from hlorank.metrics import Float64, kendall_tau
 from hlorank.models.baselines import baseline
-from hlorank.models.baselines.pooled_features import PooledGraph, changed_column, pooled_columns
+from hlorank.models.baselines.pooled_features import PooledGraph, changed_column, cost_columns, pooled_columns
 from hlorank.models.baselines.predictors import Linear, RandomRanker
 from hlorank.models.scoring import mean_of_members, score_configurations
 from hlorank.models.serialization import input_sizes
@@ -75,6 +78,19 @@ def check_baseline(method: str, collection: str) -> None:
         raise ConfigError(f"method={method}: it reads layouts, which {collection} has not; {remedy}")
 
 
+def pretrained_weights(setup: Setup) -> Float64 | None:
+    """Return the weights of the pretrained model of a training of `analytical`; None without, and in a blend."""
+    config, spec = setup.config, setup.graphs.store.spec
+    if (folder := config.paths.pretrained) is None or config.method not in baseline.BASELINES:
+        return None
+    fits = read_json(Path(folder) / SPEC).get("method") == config.method == baseline.ANALYTICAL
+    weight: Float64 = vars(baseline.load_baseline(Path(folder))[0].predictor)["weight"] if fits else np.zeros(0)
+    if len(weight) != cost_columns(input_sizes(spec)):
+        remedy = "expected method=analytical and a model of it, both for TPUs or both not, or networks"
+        raise ConfigError(f"paths.pretrained={folder}: {remedy}")
+    return weight
+
+
 def fit_baseline(setup: Setup, method: str, seed: int) -> Trained:
     """Fit a baseline to the graphs of train, and keep the candidate that is best on the graphs of valid.
 
@@ -83,10 +99,14 @@ def fit_baseline(setup: Setup, method: str, seed: int) -> Trained:
     rule), seconds.
     """
     store, config, started = setup.graphs.store, setup.config, time.perf_counter()
-    fit = RECIPES[method].fit(store, setup.train, config.baseline, seed)
+    settings, prior = config.baseline, pretrained_weights(setup)
+    recipe = RECIPES[method].fit if prior is None else partial(fit_analytical, prior=prior)
+    if not setup.valid:  # the smallest training loss would be that of the smallest strength
+        settings = settings.model_copy(update={"strengths": [max(settings.strengths)]})
+    fit = recipe(store, setup.train, settings, seed)
     taus = _validate(fit, store, setup.valid, config.trainer.validation_configs)
     if not setup.valid:
-        log.warning("no graph of valid can be ranked: the candidate with the smallest training loss is kept")
+        log.warning("no graph of valid can be ranked: the largest strength and the smallest training loss are kept")
     both = list(zip(fit.candidates, taus, strict=True))
     best, tau = max(both, key=lambda pair: -(pair[0].train_loss or 0.0) if pair[1] is None else pair[1])
     seconds, last = time.perf_counter() - started, fit.candidates[-1].steps

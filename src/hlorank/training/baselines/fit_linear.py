@@ -20,6 +20,8 @@ from hlorank.training.sampling import Stream, generator
 
 log = logging.getLogger(__name__)
 
+_PRIOR_ROWS = 30_000  # a hundred graphs of the 300 rows that are read of each
+
 
 def fit_linear(store: FeatureStore, names: Sequence[str], settings: BaselineConfig, seed: int) -> Fit:
     """Fit weights to pairs of configurations of training graphs, with a candidate for each of `baseline.strengths`.
@@ -78,7 +80,9 @@ def draw_pairs(rng: np.random.Generator, labels: Float64, count: int) -> tuple[I
     return np.where(lower, first, second), np.where(lower, second, first)
 
 
-def fit_analytical(store: FeatureStore, names: Sequence[str], settings: BaselineConfig, seed: int) -> Fit:  # noqa: ARG001 - nothing is drawn
+def fit_analytical(
+    store: FeatureStore, names: Sequence[str], settings: BaselineConfig, _: int, prior: Float64 | None = None
+) -> Fit:
     """Fit the weights of costs to training graphs, with a candidate for each of `baseline.strengths`.
 
     Runtimes are sums of the times that layouts cost and of what no layout changes. With x the costs and t the runtime
@@ -86,6 +90,8 @@ def fit_analytical(store: FeatureStore, names: Sequence[str], settings: Baseline
     mean(((t - w . x) / s)^2) + strength |w scale|^2 for w >= 0 (Lawson and Hanson, "Solving Least Squares Problems",
     1974); the scale of a column is the root mean square of x / s. An epoch is the number of a strength, the loss is the
     mean above, and a step is a solution. Of a graph with too many configurations, evenly spaced rows are read.
+
+    With the weights `prior` of another model the penalty is that of w - prior, as large as for `_PRIOR_ROWS` rows.
     """
     most = rows_of_each(settings.rows_per_graph, len(names))
     system = np.concatenate([_equations(store, name, most) for name in names])
@@ -96,10 +102,11 @@ def fit_analytical(store: FeatureStore, names: Sequence[str], settings: Baseline
     candidates, columns, start = list[Candidate](), system.shape[1] - 1, time.perf_counter()
     # The triangle of a QR decomposition has the same sums of squares.
     triangle = np.asarray(np.linalg.qr(system / scale, mode="r"))
+    center, rows = (np.zeros(columns), len(system)) if prior is None else (prior * scale[:-1], _PRIOR_ROWS)
     for number, strength in enumerate(settings.strengths, 1):
-        penalty = np.sqrt(strength * len(system)) * np.eye(columns)
-        left = np.concatenate([triangle[:, :-1], penalty])
-        weight, _ = nnls(left, np.append(triangle[:, -1], np.zeros(columns)))
+        penalty = np.sqrt(strength * rows)
+        left = np.concatenate([triangle[:, :-1], penalty * np.eye(columns)])
+        weight = nnls(left, np.append(triangle[:, -1], penalty * center))[0]
         loss = float(np.mean((system[:, -1] - (system[:, :-1] / scale[:-1]) @ weight) ** 2))
         candidates.append(Candidate(Analytical(weight / scale[:-1]), number, 1, loss))
     return Fit(candidates, (time.perf_counter() - start) / len(candidates))
