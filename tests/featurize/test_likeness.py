@@ -30,7 +30,8 @@ def test_the_limit_is_between_families_and_a_graph_of_training_is_at_0() -> None
     away = [distance(one, known) for one in graphs]
     np.testing.assert_allclose(away, 0, atol=1e-3)  # rounded
     spread = np.std([1, 1, 2, 5]), np.std([vector[1] for vector in vectors])
-    steps = (np.array(vectors[3]) - vectors[2])[:2] / spread  # the last graph is the farthest from another family
-    assert limit == pytest.approx(np.sqrt(np.square(steps).sum() / len(vectors[0])), rel=1e-3)
+    steps = (np.diff(vectors[1:], axis=0)[:, :2] / spread).T  # from a to b, and from b to c, which has none nearer
+    near, far = np.sqrt(np.square(steps).sum(axis=0) / len(vectors[0]))
+    assert limit == pytest.approx(near + 0.85 * (far - near), rel=1e-3)
     assert distance(graph(["convolution"] * 999, [4096] * 999), known) > limit
     assert training_graphs(vectors[:2], ["a", "a"])[1] == 0

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import sqlite3
 import subprocess
 import threading
@@ -14,6 +15,7 @@ from unittest.mock import DEFAULT, Mock
 
 import mlflow
 import optuna
+import psutil
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
@@ -249,6 +251,34 @@ def test_a_database_that_fails_is_one_line(
     (message,) = caplog.messages
     assert "no such table: metrics" in message
     assert capfd.readouterr().err == ""
+
+
+def test_dvc_gets_the_result_of_a_training_whose_end_it_did_not_record(
+    settings: Settings, tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill of DVC alone, or of all after the training: the run is finished, and its outputs are removed."""
+    config = settings(trainer__max_epochs=1)
+    monkeypatch.setenv("DVC_STAGE", "train@layout/synthetic/random-gst")
+    best = train(config, tmp_path / "model")
+    files = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+    shutil.rmtree(tmp_path / "model")
+    assert train(config, tmp_path / "model") == best
+    assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == files
+    assert len(runs(config)) == 1
+
+    others: list[Any] = [(prepare_module, name, lambda *_: "f" * 64) for name in ("code_digest", "version")]
+    for option in ("--force", "-sf"):  # of the process that starts the shell of the stage
+        calls = [None, ["/bin/python", "/bin/dvc", "repro", option]]
+        parents = [Mock(as_dict=Mock(return_value={"cmdline": call})) for call in calls]
+        others.append((psutil.Process, "parents", Mock(return_value=parents)))
+    for number, (owner, name, value) in enumerate(others, start=2):
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, value)
+            assert train(config, tmp_path / "model") == best, "it is another training, or has to be done again"
+        assert len(runs(config)) == number
+    shutil.rmtree(tmp_path / "artifacts")
+    assert train(config, tmp_path / "model") == best, "without the model in the store, it is trained again"
+    assert len(runs(config)) == 6
 
 
 def test_the_name_of_a_run_begins_with_what_differs(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

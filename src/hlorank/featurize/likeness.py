@@ -1,4 +1,4 @@
-"""How unlike the graphs of training a graph is: the distance of a few pooled features."""
+"""Distance of a graph from the graphs of training, in a few pooled features."""
 
 from collections.abc import Sequence
 
@@ -13,6 +13,7 @@ _PRODUCTS = [OPCODES["dot"], OPCODES["convolution"]]
 _SHARES = [OPCODES[name] for name in (*CONFIGURABLE, "transpose", "broadcast", "reduce", "while", "concatenate")]
 _SHARE_UNIT = 0.1  # a share that counts as much as a factor of two of a size
 _LEAST_SCALE = 0.3
+_QUANTILE = 0.95  # the largest distance of all follows from one odd graph
 
 
 def pooled(graph: Graph) -> Float64:
@@ -32,15 +33,15 @@ def pooled(graph: Graph) -> Float64:
 def training_graphs(vectors: Sequence[Float64], families: Sequence[str]) -> tuple[Float64, float]:
     """Return the pooled features of the graphs of training, (graphs, features), and the limit of `distance`.
 
-    The limit is the largest distance of one of these graphs to its nearest graph of another family; 0 where there is
-    one family only.
+    The limit is the quantile 0.95 of the distances of these graphs to their nearest graphs of other families; 0 where
+    there is one family only.
     """
     graphs = np.array(vectors, dtype=np.float64).reshape(len(vectors), -1).round(4)
     _, family = np.unique([*families], return_inverse=True)
     if len(set(families)) < 2:
         return graphs, 0.0
     nearest = [_distances(vector, graphs)[family != own].min() for vector, own in zip(graphs, family, strict=True)]
-    return graphs, float(max(nearest))
+    return graphs, float(np.quantile(nearest, _QUANTILE))
 
 
 def distance(graph: Graph, graphs: Float64) -> float:

@@ -20,8 +20,8 @@ LEAST_TAU = 0.5
 """Kendall tau between the halves of a measurement below which a comparison with it means little."""
 
 _DOUBTS = {
-    "unlike": "the program is unlike those of training: {found:.1f} times as far from the nearest of them as any of "
-    "these is from other families; measure the first configurations before you use one",
+    "unlike": "the program is unlike those of training: {found:.1f} times as far from the nearest of them as "
+    "95 % of these are from other families; measure the first configurations before you use one",
     "alike": "the model gives all {expected} configurations the same score, so that their order means nothing",
     "hardware": "the file is of {found}, the model of {expected}: it knows nothing of that hardware",
     "noise": "two halves of the measurement agree with a Kendall tau of {found:.2f} only (below {limit}): a comparison "

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
+import psutil
 
 from hlorank import files
 from hlorank.config import Config, ConfigError, TrackingConfig
@@ -82,8 +83,9 @@ def run_training(
 ) -> float | None:
     """Run a training, which no other process runs meanwhile, and whose output no other process writes.
 
-    A training that has finished is not repeated in a sweep, and by a process that waited for it. All ranks get the
-    Kendall tau; rank 0 writes. `fit` takes the folder of checkpoints, and on rank 0 what it logs and reports with.
+    A training that has finished is not repeated in a sweep, by a process that waited for it, and under DVC without
+    --force, which may have been killed before it recorded the end. All ranks get the Kendall tau; rank 0 writes. `fit`
+    takes the folder of checkpoints, and on rank 0 what it logs and reports with.
     """
     folder, tau = Path(config.paths.state) / "training" / setup.key, None
     with ExitStack() as locks:
@@ -92,7 +94,7 @@ def run_training(
             names[setup.key] = "this training"
             paths = {Path(config.paths.state) / files.LOCKS / name: work for name, work in names.items()}
             waited = [locks.enter_context(files.one_process(path, work)) for path, work in paths.items()]
-            if in_sweep() or any(waited):
+            if in_sweep() or any(waited) or _continued_by_dvc():
                 tau = _finished(config.tracking, setup.key, output)
         ranks.wait()  # rank 0 may have waited for another process
         tau = ranks.broadcast(tau)
@@ -118,6 +120,15 @@ def run_training(
         if ranks.first:
             shutil.rmtree(folder, ignore_errors=True)  # also where a process was killed between its record and this
         return tau
+
+
+def _continued_by_dvc() -> bool:
+    """Return whether DVC started this process, and without --force, of which it tells no stage."""
+    if "DVC_STAGE" not in os.environ:
+        return False
+    calls = [parent.as_dict(["cmdline"])["cmdline"] or [] for parent in psutil.Process().parents()]
+    words = [word for call in calls if "dvc" in {Path(word).name for word in call} for word in call]
+    return not any(re.fullmatch("--force|-[a-zA-Z]*f[a-zA-Z]*", word) for word in words)
 
 
 def _finished(config: TrackingConfig, key: str, output: Path) -> float | None:
