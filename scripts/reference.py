@@ -8,19 +8,21 @@ of the commands and the files of measured graphs; the text around them is writte
 from __future__ import annotations
 
 import argparse
+import ast
 import inspect
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from itertools import pairwise
 from pathlib import Path
-from textwrap import fill
 from typing import Any
 
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from hlorank.cli.main import make_parser
-from hlorank.config import Config
+from hlorank.config import Config, Section
 from hlorank.config.train_sections import arguments_section
 from hlorank.fetch.origins import ORIGINS
 from hlorank.training.losses import LOSSES
@@ -38,14 +40,26 @@ _BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusi
 
 def groups() -> dict[str, dict[str, dict[str, Any]]]:
     """Return the JSON schema of each key, by the dotted name of its group; that of the top level is empty."""
-    whole = Config.model_json_schema()
     found: dict[str, dict[str, dict[str, Any]]] = {"": {}}
-    for name, schema in whole["properties"].items():
+    for name, schema in _schemas(Config).items():
         if "$ref" in schema:
-            found[name] = whole["$defs"][schema["$ref"].rpartition("/")[2]]["properties"]
+            found[name] = _schemas(Config.model_fields[name].annotation)
         elif name != "loss":  # has a table of its own
             found[""][name] = schema
     return found
+
+
+def _schemas(section: Any) -> dict[str, dict[str, Any]]:
+    """Return the JSON schema of each key of a section, with the docstring below the field as its description."""
+    schemas: dict[str, dict[str, Any]] = section.model_json_schema()["properties"]
+    for kind in reversed(section.__mro__[: section.__mro__.index(Section)]):
+        (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+        assert isinstance(body, ast.ClassDef)
+        for field, text in pairwise(body.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                assert isinstance(field.target, ast.Name)
+                schemas[field.target.id]["description"] = inspect.cleandoc(str(text.value.value))
+    return schemas
 
 
 def in_words(schema: Mapping[str, Any]) -> str:
@@ -143,7 +157,7 @@ def _origins() -> str:
     """Return a heading and a table of the settings of each origin; defaults are from its file in conf/data."""
     parts = []
     for name, origin in ORIGINS.items():
-        schemas = origin.settings.model_json_schema()["properties"]
+        schemas = _schemas(origin.settings)
         parts.append(f"### data={name}\n\n{_keys(f'data.{name}', schemas, *_choice('data', name))}")
     return "\n".join(parts)
 
@@ -194,7 +208,9 @@ def commands() -> dict[str, str]:
     """Return the description of each subcommand of `hlorank` and a table of its arguments, by name."""
     (subparsers,) = (action for action in make_parser()._actions if isinstance(action, argparse._SubParsersAction))
     return {
-        name: fill(parser.description or "", 120) + "\n\n" + _table(["argument", "meaning"], _arguments(parser))
+        name: textwrap.fill(parser.description or "", 120)
+        + "\n\n"
+        + _table(["argument", "meaning"], _arguments(parser))
         for name, parser in subparsers.choices.items()
     }
 

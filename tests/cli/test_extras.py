@@ -97,14 +97,14 @@ def test_data_the_evaluator_inspect_and_convert_need_no_extra(
     assert int(done.stdout) == len(graphs)
 
 
-@pytest.mark.parametrize("package", ["torch", "pymetis torch torch_geometric"])
+@pytest.mark.parametrize("package", ["safetensors", "safetensors torch torch_geometric"])
 def test_rank_and_load_name_the_extra_rank(package: str, none: str, model: Path, graphs: list[Path]) -> None:
     for program, arguments in ((COMMAND, ["rank", "--model", model, graphs[0]]), (LOAD, [model])):
         done = run(program, *arguments, without=package)
         assert (done.returncode, done.stdout) == (2 if program == COMMAND else 1, "")
         (line,) = done.stderr.splitlines()
         assert line.startswith("error: hlorank")
-        assert line.endswith("needs torch: pip install 'hlorank[rank]'")
+        assert line.endswith("needs safetensors: pip install 'hlorank[rank]'")
 
 
 def test_a_graph_needs_the_extra_rank_only_as_data_of_pytorch_geometric(none: str) -> None:
@@ -112,8 +112,8 @@ def test_a_graph_needs_the_extra_rank_only_as_data_of_pytorch_geometric(none: st
     assert done.stdout == "error: to_pyg needs torch_geometric: pip install 'hlorank[rank]'\n"
 
 
-def test_rank_needs_no_extra_but_rank(none: str, model: Path, graphs: list[Path]) -> None:
-    without = "altair dvc hydra lightning mlflow omegaconf optuna sklearn sqlalchemy threadpoolctl uvicorn"
+def test_rank_needs_no_extra_but_rank_and_by_a_baseline_no_pytorch(none: str, model: Path, graphs: list[Path]) -> None:
+    without = "altair dvc hydra lightning mlflow omegaconf optuna sklearn sqlalchemy threadpoolctl torch uvicorn"
     done = run(COMMAND, "rank", "--model", model, graphs[0], without=without)
     assert (done.returncode, done.stderr) == (0, "")
     assert graphs[0].stem in done.stdout

@@ -1,19 +1,25 @@
 """The entry point, and `hlorank report`."""
 
 import argparse
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import hlorank
 from hlorank.cli.main import main, make_parser
 from hlorank.files import write_json
 from hlorank.version import __version__
 from tests.cli.conftest import Command
+from tests.data.npz_files import save
 
-HEAVY = {"torch", "lightning", "mlflow", "jax", "sklearn", "scipy", "pandas", "jinja2", "dvc", "hydra"}
+HEAVY = {"torch", "lightning", "mlflow", "jax", "sklearn", "scipy", "pandas", "jinja2", "dvc", "hydra", "sqlalchemy"}
+HEAVY |= {"altair", "matplotlib", "optuna", "torch_geometric", "torchmetrics"}
 NAMES = [
     name
     for action in make_parser()._actions
@@ -42,6 +48,39 @@ for arguments in {[*shown, *refused]!r}:
     assert [line.split(": ")[:2] for line in errors] == [["error", "none.txt"], ["error", "nowhere"]]
     for arguments in shown:
         assert f"usage: {' '.join(['hlorank', *arguments[:-1]])}" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "allowed"),
+    [
+        ("rank --dump before_layout-assignment {program}", "pandas scipy"),
+        ("rank --model {model} {graph}", "pandas scipy"),
+        ("inspect {graph} {program}", "pandas"),
+        ("convert {program} {folder}/npz", "pandas"),
+        ("evaluate {scores} --collection tile:synthetic --root {root} --split valid --cache {folder}", "scipy"),
+        ("best", ""),
+    ],
+)
+def test_a_command_imports_only_what_it_uses(
+    arguments: str,
+    allowed: str,
+    program: Path,
+    model: Path,
+    graphs: list[Path],
+    tracking_database: Path,
+    tiny_collections: Path,
+) -> None:
+    folder, root = program.parent, tiny_collections / "raw"
+    shutil.copy(tracking_database, folder / "mlflow.db")
+    counts = hlorank.Evaluator("tile:synthetic", root, "valid", folder).configurations.items()
+    save(scores := folder / "scores.npz", {name: np.arange(count, dtype=np.float64) for name, count in counts})
+    places = {"program": program, "model": model, "graph": graphs[0], "folder": folder, "root": root, "scores": scores}
+    code = f"import sys; from hlorank.cli.main import main; main(); print(*{HEAVY!r} & {{*sys.modules}})"
+    words = [sys.executable, "-P", "-c", code, *arguments.format_map(places).split()]
+    without = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
+    done = subprocess.run(words, capture_output=True, text=True, env=without, cwd=folder)
+    assert "Traceback" not in done.stderr
+    assert {*done.stdout.splitlines()[-1].split()} <= {*allowed.split()}
 
 
 def test_the_list_of_commands_the_version_and_wrong_usage(call: Command, capsys: pytest.CaptureFixture[str]) -> None:

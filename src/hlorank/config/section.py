@@ -36,7 +36,7 @@ class Section(BaseModel):
         extra="forbid",
         allow_inf_nan=False,
         coerce_numbers_to_str=True,  # a run that is called 2024 is a number in YAML
-        use_attribute_docstrings=True,
+        defer_build=True,  # most commands read few sections
         protected_namespaces=(),
     )
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hlorank.data.configurations import LAYOUT_DIMS
 from hlorank.data.graph import Float32, Graph, Int64
 from hlorank.featurize.columns import DIMS, element_bytes, node_layout, node_ranks
+from hlorank.featurize.features import distinct_rows
 from hlorank.hlo.node_features import COLUMNS, OPCODES
 
 _NAMES = {number: name for name, number in OPCODES.items()}
@@ -252,9 +253,10 @@ def _fit(graph: Graph, nodes: Int64, pairs: Int64, dims: Int64) -> NDArray[np.bo
     convolutions, dots = (np.flatnonzero(opcodes == OPCODES[name]) for name in ("convolution", "dot"))
     left, right = pairs[convolutions].T
     fits[convolutions] &= _convolutions_fit(graph.node_feat[nodes[convolutions]], shapes[left], shapes[right])
-    for dot in dots:
-        result, first, second = (shapes[node, : ranks[node]].tolist() for node in (nodes[dot], *pairs[dot]))
-        fits[dot] &= dot_axes(result, first, second) is not None
+    tensors = np.column_stack([nodes, pairs])[dots]
+    first, number = distinct_rows(np.hstack([ranks[tensors], shapes[tensors].reshape(len(dots), 3 * LAYOUT_DIMS)]))
+    known = [dot_axes(*(shapes[node, : ranks[node]].tolist() for node in row)) is not None for row in tensors[first]]
+    fits[dots] &= np.array(known, dtype=np.bool_)[number]
     return fits
 
 

@@ -6,6 +6,7 @@ import re
 import zlib
 from codecs import getincrementaldecoder
 from collections.abc import Callable
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -171,6 +172,12 @@ def _parse_error(message: str, text: bytes) -> DataError:
     return DataError(f"line {line}, column {column}{named}", expected, f"an error: {said}")
 
 
+@lru_cache(maxsize=1)
+def _in_parser(text: bytes, language: str) -> bytes:
+    """Parse a text in a process; once where the choice of a ranker reads it before its ranking does."""
+    return in_process("parse", text, language)
+
+
 def _parsed(text: bytes, language: str) -> bytes:
     """Return the serialized HloModuleProto of HLO text or StableHLO."""
     if not text.startswith(_BYTECODE):
@@ -189,7 +196,7 @@ def _parsed(text: bytes, language: str) -> bytes:
         text = _VALUES.sub(_some_values, text)
     try:
         # The parser leaves the number out: the protobuf gets it where XLA's dumps have it.
-        return in_process("parse", text, language) + module.SerializeToString()
+        return _in_parser(text, language) + module.SerializeToString()
     except XlaError as error:
         raise _parse_error(str(error), text) from None
 

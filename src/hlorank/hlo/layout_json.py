@@ -1,6 +1,6 @@
 """A chosen layout configuration of a module as JSON, with the names of its instructions, and its application."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,10 +71,15 @@ class NamedNodes:
         ]
         self._assigned, self._module = assigned, module
 
-    def layouts(self, configuration: Layouts) -> Iterator[list[NamedLayout]]:
-        """Yield the layouts of each node's output and operands; `configuration` is (configurable nodes, 18)."""
-        rows: Sequence[list[list[int]]] = configuration.reshape(-1, len(LAYOUT_TENSORS), LAYOUT_DIMS).tolist()
-        for (node, computation, instructions), row in zip(self._nodes, rows, strict=True):
+    def layouts(self, configuration: Layouts, *, changed: bool = False) -> Iterator[list[NamedLayout]]:
+        """Yield the layouts of each node's output and operands; `configuration` is (configurable nodes, 18).
+
+        `changed` leaves out nodes of which the compiler chooses all layouts.
+        """
+        for place in np.flatnonzero((configuration >= 0).any(axis=1) | (not changed)).tolist():
+            node, computation, instructions = self._nodes[place]
+            row: list[list[int]] = configuration[place].reshape(len(LAYOUT_TENSORS), LAYOUT_DIMS).tolist()
+            origin = origin_text(self._module, instructions[0])
             yield [
                 NamedLayout(
                     computation,
@@ -85,14 +90,15 @@ class NamedNodes:
                     shape_text(instruction.shape),
                     [*instruction.shape.layout.minor_to_major] if self._assigned else None,
                     [dim for dim in layout if dim >= 0] or None,
-                    origin_text(self._module, instructions[0]),
+                    origin,
                 )
                 for tensor, instruction, layout in zip(_TENSORS, instructions, row, strict=False)
             ]
 
     def changes(self, configuration: Layouts) -> list[NamedLayout]:
         """Return the layouts that a configuration does not leave to the compiler."""
-        return [layout for tensors in self.layouts(configuration) for layout in tensors if layout.after is not None]
+        nodes = self.layouts(configuration, changed=True)
+        return [layout for tensors in nodes for layout in tensors if layout.after is not None]
 
 
 class TensorLayout(Section):
@@ -166,11 +172,10 @@ def _attributes(instruction: HloInstructionProto) -> list[str]:
 def to_configuration(module: HloModuleProto, layouts: Layouts, about: Mapping[str, Any]) -> ModuleConfiguration:
     """Return layouts of a module, as in `layout_space`, with all that `about` says."""
     instructions: list[InstructionLayouts] = []
-    for named in NamedNodes(module, layout_space(module).node_ids).layouts(layouts):
-        if any(layout.after is not None for layout in named):
-            output, *operands = (TensorLayout(shape=layout.shape, minor_to_major=layout.after) for layout in named)
-            names = {"computation": named[0].computation, "instruction": named[0].instruction}
-            instructions.append(InstructionLayouts(node=named[0].node, **names, output=output, operands=operands))
+    for named in NamedNodes(module, layout_space(module).node_ids).layouts(layouts, changed=True):
+        output, *operands = (TensorLayout(shape=layout.shape, minor_to_major=layout.after) for layout in named)
+        names = {"computation": named[0].computation, "instruction": named[0].instruction}
+        instructions.append(InstructionLayouts(node=named[0].node, **names, output=output, operands=operands))
     known = module_fingerprint(module)
     return ModuleConfiguration(version=3, module=module.name, fingerprint=known, instructions=instructions, **about)
 

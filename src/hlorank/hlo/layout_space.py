@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ Layouts = NDArray[np.int8]
 _TARGET = "LayoutConstraint"
 _CALL_NAME = "layout-constraint."  # jax writes layout_constraint
 _API_VERSION_ORIGINAL = 1  # xla.CustomCallApiVersion
+_ORDERS = np.array([math.factorial(rank) for rank in range(LAYOUT_DIMS + 1)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,33 +51,41 @@ class LayoutSpace:
     @property
     def size(self) -> int:
         """Number of different configurations: each tensor in any order of its dimensions, or the compiler's choice."""
-        return math.prod(self.choices(node, tensor) + 1 for node, tensor, _ in self.slots())
+        return math.prod(self.choices[node][tensor] + 1 for node, tensor, _ in self.slots())
 
     @property
     def default(self) -> Layouts:
         """Configuration that leaves every layout to the compiler."""
         return np.full((self.nodes, LAYOUT_VALUES), -1, dtype=np.int8)
 
-    def slots(self) -> Iterator[tuple[int, int, int]]:
-        """Yield node (its position in `node_ids`), tensor (0 output, 1 and 2 operands) and rank of each choice."""
-        for node, tensor in np.argwhere(self.ranks > 1).tolist():
-            yield node, tensor, int(self.ranks[node, tensor])
+    def slots(self, nodes: NDArray[np.bool_] | slice = slice(None)) -> Iterator[tuple[int, int, int]]:
+        """Yield node (its position in `node_ids`), tensor (0 output, 1 and 2 operands) and rank of choices of nodes."""
+        found = np.zeros(self.ranks.shape, dtype=np.bool_)
+        found[nodes] = self.ranks[nodes] > 1
+        places = (*np.nonzero(found), self.ranks[found])
+        yield from zip(*(part.tolist() for part in places), strict=True)
 
-    def choices(self, node: int, tensor: int) -> int:
-        """Return the number of orders that a tensor may have."""
-        orders, ones = self.orders.get((node, tensor)), self.ones.get((node, tensor), ())
-        return math.factorial(int(self.ranks[node, tensor]) - len(ones)) if orders is None else len(orders)
+    @cached_property
+    def choices(self) -> list[list[int]]:
+        """Numbers of orders that tensors may have, by node and tensor."""
+        free = self.ranks.copy()
+        for place, dims in self.ones.items():
+            free[place] -= len(dims)
+        choices: list[list[int]] = _ORDERS[np.maximum(free, 0)].tolist()
+        for (node, tensor), orders in self.orders.items():
+            choices[node][tensor] = len(orders)
+        return choices
 
-    def draw(self, node: int, tensor: int, rng: np.random.Generator) -> Int64:
+    def draw(self, node: int, tensor: int, rng: np.random.Generator) -> list[int]:
         """Return a random order of the dimensions of a tensor, minor first; each has one form, see `ones`."""
         if (orders := self.orders.get((node, tensor))) is not None:
-            return np.asarray(orders[rng.integers(len(orders))])
-        order, ones = rng.permutation(self.ranks[node, tensor]), self.ones.get((node, tensor))
-        if ones is None:
+            return [*map(int, orders[rng.integers(len(orders))])]
+        order = [*range(self.ranks[node, tensor])]
+        rng.shuffle(order)  # of a list: a fifth of the time of `permutation`, which draws the same
+        if (ones := self.ones.get((node, tensor))) is None:
             return order
-        row_major = np.arange(len(order))[::-1]
-        others = [dim for dim in order.tolist() if dim not in ones]
-        return row_major if others == sorted(others)[::-1] else np.array([*others, *sorted(ones)[::-1]])
+        others = [dim for dim in order if dim not in ones]
+        return [*range(len(order))][::-1] if others == sorted(others)[::-1] else [*others, *sorted(ones)[::-1]]
 
     def check(self, configuration: Layouts) -> None:
         """Raise DataError if a layout is neither a permutation of its tensor's dimensions nor all -1."""
@@ -243,9 +253,9 @@ def _changed(space: LayoutSpace, configuration: Layouts, nodes: NDArray[np.bool_
     """Return a copy in which chosen nodes have random layouts: any permutation, or the compiler's choice."""
     result = configuration.copy()
     result[nodes] = -1
-    for node, tensor, rank in space.slots():
+    for node, tensor, rank in space.slots(nodes):
         # The compiler's choice is as likely as each permutation.
-        if nodes[node] and rng.integers(space.choices(node, tensor) + 1):
+        if rng.integers(space.choices[node][tensor] + 1):
             start = tensor * LAYOUT_DIMS
             result[node, start : start + rank] = space.draw(node, tensor, rng)
     return result

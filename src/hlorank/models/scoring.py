@@ -1,16 +1,16 @@
 """Scores of any number of configurations of a graph of any size, in bounded memory; trained models of any kind."""
 
+from __future__ import annotations
+
 import ctypes
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from hlorank.compute import find_device
 from hlorank.data.graph import Int64
@@ -20,11 +20,15 @@ from hlorank.metrics import Float64
 from hlorank.models.baselines.baseline import BASELINES, Baseline, load_baseline, load_blended
 from hlorank.models.compression.build_plan import max_varied_nodes
 from hlorank.models.compression.declarations import Mixing, Recipe
-from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs
-from hlorank.models.plan_tensors import PackedPlan
 from hlorank.models.serialization import ModelSpec, Spec, load_model
 from hlorank.partition.segments import Partition, whole_graph
+
+if TYPE_CHECKING:  # imports PyTorch, which baselines do not need
+    from torch import Tensor
+
+    from hlorank.models.cost_model import CostModel
+    from hlorank.models.plan_tensors import PackedPlan
 
 # Tensors of (varied nodes, configurations, width) that exist at once in a layer without gradients.
 _LIVE_STATES = 8
@@ -66,6 +70,8 @@ class PlanCache:
 
     def get(self, graph: GraphInputs, j: int, configurations: Int64, recipe: Recipe) -> PackedPlan:
         """Return the plan of segment j of a graph under distinct configurations."""
+        from hlorank.models.plan_tensors import PackedPlan
+
         key = graph.features.name, j, configurations.tobytes()
         if (plan := self._plans.get(key)) is None:
             plan = PackedPlan(graph.plan({j: configurations}, recipe))
@@ -113,6 +119,8 @@ def _run_ahead(parts: Iterator[Part]) -> Iterator[Part]:
 @contextmanager
 def _evaluating(model: CostModel) -> Iterator[None]:
     """Put a model into evaluation mode for a while, without gradients."""
+    import torch
+
     training = model.training
     model.eval()
     try:
@@ -130,6 +138,8 @@ def sum_segments(
     Segments are computed one after the other, each for as many distinct local configurations at once as fit into
     `memory_bytes` of activations, but at least one; if a layer mixes configurations, group by group, see `_chunks`.
     """
+    import torch
+
     total = torch.zeros(len(configurations), model.embedding_width, dtype=model.dtype, device=model.device)
     if Mixing.CONFIGURATIONS in model.recipe.mixing and len(configurations) > RANKED_TOGETHER:
         for group in _chunks(model, len(configurations), memory_bytes):
@@ -163,15 +173,17 @@ def _chunks(model: CostModel, count: int, memory_bytes: int) -> Iterator[slice]:
         yield from (slice(start, start + step) for start in range(0, count, step))
 
 
-@torch.no_grad()
 def score_configurations(
     model: CostModel, graph: GraphInputs, configurations: Int64, memory_bytes: int, cache: PlanCache | None = None
 ) -> Float64:
     """Score distinct configurations, with as many embeddings in memory as fit: (configurations,), larger = slower."""
+    import torch
+
     result = np.empty(len(configurations))
     for number, chunk in enumerate(_chunks(model, len(configurations), memory_bytes), start=1):
         total = sum_segments(model, graph, configurations[chunk], memory_bytes, cache)
-        result[chunk] = model.score(total, len(graph.segments)).double().cpu().numpy()
+        with torch.no_grad():
+            result[chunk] = model.score(total, len(graph.segments)).double().cpu().numpy()
         if number % _CHUNKS_PER_RELEASE == 0:
             release_memory()
     return result

@@ -1,27 +1,30 @@
 """Trained models on disk: weights as safetensors, the rest as JSON; nothing is pickled."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-import torch
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, StrictBool, StrictInt, model_validator
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
-from torch import Tensor, nn
 
 from hlorank.config import ConfigError, ModelConfig, PartitionConfig, Section, parse
 from hlorank.config.extension_point import import_plugins_of_model
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.files import SPEC, WEIGHTS, DataError, read_json, sha256_file, write_atomic, write_json
-from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import InputSizes
 from hlorank.version import __version__
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from hlorank.models.cost_model import CostModel
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +137,10 @@ def save_model(
     folder: Path, members: Sequence[CostModel], spec: ModelSpec, baselines: Mapping[str, NDArray[Any]] | None = None
 ) -> None:
     """Write an ensemble; names of weights begin with the number of a member, or the name and number of a baseline."""
-    weights = nn.ModuleList(members).state_dict()
+    import torch
+    from safetensors.torch import save
+
+    weights = torch.nn.ModuleList(members).state_dict()
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     tensors |= {name: torch.from_numpy(array) for name, array in (baselines or {}).items()}
     save_folder(folder, save(tensors), spec)
@@ -142,6 +148,12 @@ def save_model(
 
 def load_model(folder: Path, device: torch.device) -> tuple[list[CostModel], ModelSpec]:
     """Read the members of a model folder, one or more, and its specification."""
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from hlorank.models.cost_model import CostModel
+
     spec, path = read_folder(folder, ModelSpec)
     sizes = input_sizes(spec.features)
     try:
@@ -158,7 +170,7 @@ def load_model(folder: Path, device: torch.device) -> tuple[list[CostModel], Mod
     weights = {name: tensor for name, tensor in weights.items() if name.partition(".")[0] not in spec.baselines}
     _check_weights(weights, expected, spec.members, path)
     members = [CostModel(spec.model, sizes, spec.aggregation).to(device) for _ in range(spec.members)]
-    nn.ModuleList(members).load_state_dict(weights)
+    torch.nn.ModuleList(members).load_state_dict(weights)
     return [member.eval() for member in members], spec
 
 

@@ -1,6 +1,5 @@
 """Rankings as JSON values."""
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -58,7 +57,7 @@ def ranked_graph(given: InputGraph, scores: Float64, order: Int64, count: int, *
         assigned = given.stage is not None and given.stage["found"] == "after_layout_assignment"
         nodes = NamedNodes(given.module, measured.configurations.node_ids, assigned=assigned)
         for entry, row in zip(top, measured.configurations.values(order[:count]), strict=True):
-            entry["changes"] = [dataclasses.asdict(change) for change in nodes.changes(row)]
+            entry["changes"] = [dict(vars(change)) for change in nodes.changes(row)]
     ranked: dict[str, Any] = {
         "file": str(given.file),
         "graph": measured.name,

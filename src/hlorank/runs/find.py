@@ -3,19 +3,25 @@
 import atexit
 import re
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from statistics import fmean, stdev
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from hlorank.config.train_sections import SWEEP_NAME
 from hlorank.data.collection import Collection
 from hlorank.files import SPEC, DataError, first_line, redact_credentials, resolve_path
 from hlorank.metrics import BEST_TAU, EXPERIMENT
-from hlorank.runs.store import FEATURES, MODEL, NAME, SWEEP, existing_store, stored_run
+from hlorank.runs.store import FEATURES, MODEL, NAME, SWEEP, existing_file, existing_store, stored_run
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
+_IS = ("value = ?", "value >= ?")  # a text, and any text, of which none is less than an empty one
 _EXPECTED = "a model folder, an MLflow run id, runs:/<run id>/model or models:/<name>@<alias or /version>"
 
 
@@ -76,11 +82,49 @@ def _download(reference: str) -> Path:
     return folders[0]
 
 
-def _search(conditions: str, **options: Any) -> list[Any]:
-    """Return the runs of all experiments that meet conditions."""
+def _search(
+    tags: Mapping[str, str | None], *, trained: bool = False, most: int = 50_000, file: Path | None = None
+) -> list[Any]:
+    """Return runs of all experiments with these tags, None for any value, the latest first, in a file if it is given.
+
+    `trained` ones have a validation Kendall tau. A number beyond 1 is none: a store writes infinity as the largest
+    number that it has room for.
+    """
+    if file is not None:
+        with suppress(sqlite3.Error):  # tables of another version of MLflow
+            return _read(file, tags, trained, most)
+        existing_store()
     import mlflow
 
-    return [*mlflow.search_runs(None, conditions, search_all_experiments=True, output_format="list", **options)]
+    conditions = [f"metrics.`{BEST_TAU}` > -2", f"metrics.`{BEST_TAU}` <= 1"] if trained else []
+    conditions += [f"tags.`{key}` " + ("LIKE '%'" if value is None else f"= '{value}'") for key, value in tags.items()]
+    options: dict[str, Any] = {"search_all_experiments": True, "output_format": "list", "max_results": most}
+    return [*mlflow.search_runs(None, " and ".join(conditions), order_by=["attributes.start_time DESC"], **options)]
+
+
+def _read(file: Path, tags: Mapping[str, str | None], trained: bool, most: int) -> list[Any]:
+    """Search a database file without MLflow, whose import takes several times as long as all of `hlorank best`."""
+    metric = f"latest_metrics WHERE key = '{BEST_TAU}' AND value > -2 AND value <= 1 AND NOT is_nan"
+    within = [metric] * trained + [f"tags WHERE key = ? AND {_IS[value is None]}" for value in tags.values()]
+    within = [f"run_uuid IN (SELECT run_uuid FROM {table})" for table in within]  # noqa: S608 - own texts
+    active = ["runs.lifecycle_stage = 'active'", "experiments.lifecycle_stage = 'active'"]
+    chosen = f"FROM runs JOIN experiments USING (experiment_id) WHERE {' AND '.join([*active, *within])}"
+    given = [part or "" for pair in tags.items() for part in pair]
+    with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as database:
+        query = f"SELECT run_uuid, runs.name, artifact_uri {chosen} ORDER BY start_time DESC, run_uuid LIMIT {most}"
+        runs = [
+            SimpleNamespace(run_id=run_id, run_name=name, artifact_uri=uri)
+            for run_id, name, uri in database.execute(query, given)
+        ]
+        data = {run.run_id: SimpleNamespace(tags={}, params={}, latest_metrics={}) for run in runs}
+        for table in ("tags", "params", "latest_metrics"):
+            query = f"SELECT run_uuid, key, value FROM {table} WHERE run_uuid IN (SELECT run_uuid {chosen})"  # noqa: S608
+            for run_id, key, value in database.execute(query, given):
+                if run_id in data:
+                    vars(data[run_id])[table][key] = value
+    for values in data.values():
+        values.metrics = values.latest_metrics
+    return [SimpleNamespace(info=run, data=data[run.run_id]) for run in runs]
 
 
 def tagged_runs(client: Any, parent: str) -> list[Any]:
@@ -94,7 +138,7 @@ def run_of_model(recorded: Mapping[str, Any], digest: str) -> Any:
     """Return the run that a model folder has recorded, or else the last run that evaluated the model of this digest."""
     if "run_id" in recorded and (run := stored_run(recorded["run_id"])) is not None:
         return run
-    return next(iter(_search(f"tags.{MODEL} = '{digest}'", max_results=1)), None)
+    return next(iter(_search({MODEL: digest}, most=1)), None)
 
 
 def best_runs(collection: str | None = None, sweep: str | None = None) -> list[dict[str, Any]]:
@@ -105,25 +149,26 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
     """
     from hlorank.evaluation.report.trainings import GRAPHS, compared
 
-    # A number beyond 1 is no Kendall tau: a store writes infinity as the largest number that it has room for.
-    store, place = existing_store(), ""
-    conditions = [f"metrics.`{BEST_TAU}` > -2", f"metrics.`{BEST_TAU}` <= 1", "tags.method LIKE '%'"]
+    file = existing_file()
+    store, place, tags = (
+        existing_store() if file is None else f"sqlite:///{file}",
+        "",
+        dict[str, str | None](method=None),
+    )
     if collection is not None:
-        collection = str(Collection.parse(collection))
-        conditions.append(f"tags.collection = '{collection}'")
+        tags["collection"] = collection = str(Collection.parse(collection))
         place = f" of {collection}"
     if sweep is not None:
-        named = f"tags.`{NAME}` = '{sweep}'"
-        latest = _search(named, max_results=1) if SWEEP_NAME.fullmatch(sweep) else ()
+        latest = _search({NAME: sweep}, most=1, file=file) if SWEEP_NAME.fullmatch(sweep) else ()
         if not latest:
             raise DataError("sweep", f"a sweep named {sweep!r}", "none", file=store)
-        conditions.append(f"tags.`{SWEEP}.{latest[0].info.run_id}` LIKE '%'")
+        tags[f"{SWEEP}.{latest[0].info.run_id}"] = None
         place += f" in the sweep {sweep!r}"
     groups: dict[tuple[Any, ...], dict[str, dict[str | None, Any]]] = {}
-    for run in _search(" and ".join(conditions), order_by=["attributes.start_time DESC"]):
-        tags, settings = run.data.tags, run.data.params
-        features = tags.get(FEATURES, tags.get("data", ""))
-        key = (tags["collection"], tags["method"], settings.get(GRAPHS, features), *sorted(compared(settings).items()))
+    for run in _search(tags, trained=True, file=file):
+        own, settings = run.data.tags, run.data.params
+        features = own.get(FEATURES, own.get("data", ""))
+        key = (own["collection"], own["method"], settings.get(GRAPHS, features), *sorted(compared(settings).items()))
         groups.setdefault(key, {}).setdefault(features, {}).setdefault(settings.get("seed"), run)
     best = []
     for address, folds in {(key[0], frozenset(runs)) for key, runs in groups.items()}:
@@ -137,12 +182,11 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
 
 def _row(folds: Sequence[Sequence[Any]]) -> dict[str, Any]:
     """Return the row of trainings of equal settings: of each fold those of its seeds."""
-    from mlflow.utils.file_utils import local_file_uri_to_path
-
     runs = [run for seeds in folds for run in seeds]
     taus = [run.data.metrics[BEST_TAU] for run in runs]
     run = runs[taus.index(max(taus))]
-    model = Path(local_file_uri_to_path(run.info.artifact_uri), "model")
+    address = str(run.info.artifact_uri)
+    model = Path(url2pathname(urlsplit(address).path) if address.startswith("file:") else address, "model")
     return {
         "collection": run.data.tags["collection"],
         "method": run.data.tags["method"],

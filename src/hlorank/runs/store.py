@@ -72,6 +72,13 @@ def database_file(uri: str) -> Path | None:
     return Path(make_url(uri).database or "")
 
 
+def existing_file() -> Path | None:
+    """Return the database file that `existing_store` would name; None for another store, and where there is none."""
+    uri = in_main(os.environ.get(URI_VARIABLE) or "sqlite:///mlflow.db")  # as MLflow keeps the variable up to date
+    path = Path(uri.removeprefix("sqlite:///"))
+    return path if uri.startswith("sqlite:///") and not {*uri} & {*"%?"} and path.is_file() else None
+
+
 def existing_store() -> str:
     """Return the store that MLflow is set up for, MLFLOW_TRACKING_URI or mlflow.db here; it must exist."""
     import mlflow

@@ -1,13 +1,14 @@
 """Trainings that a report describes: model folder, tables of the evaluation, and the record in MLflow."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from pydantic import Field
 
 from hlorank.config import ConfigError, Section, read_section
@@ -15,6 +16,9 @@ from hlorank.config.root import ADDRESS
 from hlorank.data.collection import SPLITS, Collection
 from hlorank.evaluation.graph_report import PER_GRAPH, PREDICTION_COLUMNS, PREDICTIONS, PROPERTIES, PROPERTY_COLUMNS
 from hlorank.files import HISTORY, METRICS, RUN, SPEC, DataError, is_of_model, read_json
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TEXT = ("split", "graph", "family", "protocol", "note", "property")
 """Columns that hold no number."""
@@ -157,6 +161,8 @@ def scored(run: Run, model: Path, score: Score | None) -> Run:
 
 def _table(path: Path, wanted: bool = True) -> pd.DataFrame:
     """Read a CSV file of numbers and of the columns `TEXT`, empty without the file."""
+    import pandas as pd
+
     if not (wanted and path.is_file()):
         return pd.DataFrame()
     kinds = defaultdict(lambda: "float64", dict.fromkeys(TEXT, "str"))

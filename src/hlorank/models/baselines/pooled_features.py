@@ -150,6 +150,7 @@ KINDS = ("for a configured user", "for another user", "inside, of operands", "in
 COPY_COLUMNS = len(KINDS) * relayout.READS
 """Columns of `CopiedBytes`."""
 
+_FEW_USES = 16  # of a tensor: each is compared with all others
 _USES = 2**22  # uses of tensors, times configurations, that are in memory at once
 
 Numbers = NDArray[np.int16]
@@ -227,11 +228,16 @@ class CopiedBytes:
 
     def _first_ones(self, wanted: Numbers) -> Numbers:
         """Return the layout that each use demands, none where an earlier use demands the same."""
-        first, number = wanted.copy(), _numbers_within(self._uses[:, 0])
-        for count in range(1, number.max(initial=0) + 1):
-            uses = np.flatnonzero(number == count)
-            others = wanted[uses - np.arange(1, count + 1)[:, None]]
+        tensors, configurations = self._uses[:, 0], wanted.shape[1]
+        numbers, counts = _numbers_within(tensors), np.bincount(tensors)[tensors]
+        first, many = wanted.copy(), np.flatnonzero(counts > _FEW_USES)
+        for number in range(1, min(_FEW_USES, counts.max(initial=0))):
+            uses = np.flatnonzero((numbers == number) & (counts <= _FEW_USES))
+            others = wanted[uses - np.arange(1, number + 1)[:, None]]
             first[uses] = np.where((others == wanted[uses]).any(axis=0), 0, wanted[uses])
+        keys = (tensors[many, None] * len(self._layouts.layouts) + wanted[many]) * configurations
+        repeated = pd.Series((keys + np.arange(configurations)).ravel()).duplicated().to_numpy()
+        first[many] = np.where(repeated.reshape(len(many), configurations), 0, wanted[many])
         return first
 
     def _sums(self, tensors: Int64, before: Numbers, after: Numbers) -> NDArray[np.float64]:

@@ -72,6 +72,8 @@ def check_baseline(method: str, collection: str) -> None:
     if method == baseline.XGBOOST and find_spec("xgboost") is None:
         remedy = "pip install 'hlorank[rivals]', or set method to gradient_boosting, which needs no extra"
         raise ConfigError(f"method=xgboost: the library is not installed; {remedy}")
+    if method in (baseline.GRADIENT_BOOSTING, baseline.LINEAR_RANKING) and find_spec("sklearn") is None:
+        raise ModuleNotFoundError(name="sklearn")
     if method in baseline.LAYOUT_BASELINES and Collection.parse(collection).kind == "tile":
         others = ", ".join(name for name in baseline.BASELINES if name not in baseline.LAYOUT_BASELINES)
         remedy = f"set method to one of {others}, or collection to a collection of layouts"

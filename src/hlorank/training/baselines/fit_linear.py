@@ -5,8 +5,6 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.optimize import nnls
-from sklearn.linear_model import LogisticRegression
 
 from hlorank.config import BaselineConfig
 from hlorank.data.graph import Int64
@@ -32,6 +30,8 @@ def fit_linear(store: FeatureStore, names: Sequence[str], settings: BaselineConf
     a graph has no weight. Steps are iterations of the solver, an epoch is the number of a strength, and the loss is the
     mean above.
     """
+    from sklearn.linear_model import LogisticRegression
+
     signed = draw_differences(store, names, settings.pairs_per_graph, seed)
     scale = np.sqrt(np.einsum("pc,pc->c", signed, signed) / len(signed))
     scale[scale == 0] = 1
@@ -93,6 +93,8 @@ def fit_analytical(
 
     With the weights `prior` of another model the penalty is that of w - prior, as large as for `_PRIOR_ROWS` rows.
     """
+    from scipy.optimize import nnls
+
     most = rows_of_each(settings.rows_per_graph, len(names))
     system = np.concatenate([_equations(store, name, most) for name in names])
     scale = np.sqrt(np.mean(system**2, axis=0))

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import rankdata
-from sklearn.ensemble import HistGradientBoostingRegressor
 from threadpoolctl import threadpool_limits
 
 from hlorank.config import BaselineConfig
@@ -54,6 +52,8 @@ def fit_trees(store: FeatureStore, names: Sequence[str], settings: BaselineConfi
 
     Steps and epochs are trees; the loss is the mean squared error of log runtimes standardized within each graph.
     """
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
     sample = draw_sample(store, names, settings.rows_per_graph, seed)
     regressor = HistGradientBoostingRegressor(
         learning_rate=settings.learning_rate,
@@ -117,6 +117,8 @@ def grades(y: NDArray[np.float64], levels: int) -> NDArray[np.int64]:
     Grades are quantiles, as Kendall tau counts pairs by their order alone, and as the noise of runtimes, the other
     natural width, is not known for every collection. Pairs within a grade are not trained on.
     """
+    from scipy.stats import rankdata
+
     slower = (len(y) - rankdata(y) + 0.5) / len(y)  # share of the configurations, in (0, 1)
     return (levels * slower).astype(np.int64)
 
@@ -152,7 +154,7 @@ def draw_sample(store: FeatureStore, names: Sequence[str], max_rows: int, seed: 
     return sample
 
 
-def trees_of(regressor: HistGradientBoostingRegressor) -> Trees:
+def trees_of(regressor: Any) -> Trees:
     """Return the trees of a fitted regressor without categorical features or missing values.
 
     scikit-learn has no public access to the nodes of a histogram gradient boosting, so this function, and no other,
