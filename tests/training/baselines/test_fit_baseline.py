@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ def test_analytical_starts_with_the_weights_of_a_pretrained_model(
     """The larger the strength, the nearer to them; without valid that of the largest one is kept."""
     own = str(tmp_path / "own")
     train(data_of(method="analytical").config, Path(own))
-    values = {"method": "analytical", "paths__pretrained": own if pretrained == "own" else pretrained}
+    values: dict[str, Any] = {"method": "analytical", "paths__pretrained": own if pretrained == "own" else pretrained}
     settings = data_of(**values, baseline__strengths=[1e-9, 1e9]).config
     start = load_baseline(Path(str(settings.paths.pretrained)))[0].predictor
     setup = prepare(settings, ALONE)
@@ -64,10 +65,11 @@ def test_analytical_starts_with_the_weights_of_a_pretrained_model(
     ((_, kept),) = fit_baseline(replace(setup, valid=[]), "analytical", 0).predictors
     np.testing.assert_allclose(vars(kept)["weight"], vars(start)["weight"], rtol=1e-3, atol=1e-9)
     assert len(fit_baseline(setup, "analytical", 0).history) == 2
-    for wrong in (
+    wrongs: list[dict[str, Any]] = [
         values | {"method": "linear_ranking"},
         *(values | {"paths__pretrained": model} for model in (linear_model(), "tile.cpu")),
-    ):
+    ]
+    for wrong in wrongs:
         with pytest.raises(ConfigError, match=r"^paths\.pretrained="):
             prepare(data_of(**wrong).config, ALONE)
 

@@ -80,7 +80,7 @@ def test_weights_are_at_the_constrained_minimum(data_of: DataOf, prior: np.ndarr
     x, y = np.concatenate(parts)[:, :-1], np.concatenate(parts)[:, -1]
     scale = np.sqrt(np.mean(x**2, axis=0))
     used = scale > 0
-    center, rows = (np.zeros(COPY_COLUMNS), len(y)) if prior is None else (prior, 30_000)
+    center, count = (np.zeros(COPY_COLUMNS), len(y)) if prior is None else (prior, 30_000)
     for candidate, strength in zip(fit.candidates, config.baseline.strengths, strict=True):
         weight = cast("Analytical", candidate.predictor).weight
         assert weight.shape == (COPY_COLUMNS,)
@@ -90,9 +90,8 @@ def test_weights_are_at_the_constrained_minimum(data_of: DataOf, prior: np.ndarr
         scaled, columns = (weight * scale)[used], x[:, used] / scale[used]
         assert (scaled >= 0).all()
         assert scaled.any()
-        slope = strength * (scaled - (center * scale)[used]) * rows / len(y) - columns.T @ (y - columns @ scaled) / len(
-            y
-        )
+        pull = strength * (scaled - (center * scale)[used]) * count / len(y)
+        slope = pull - columns.T @ (y - columns @ scaled) / len(y)
         np.testing.assert_allclose(slope[scaled > 0], 0, atol=1e-9)
         assert (slope[scaled == 0] >= -1e-9).all()  # the objective is convex, and weights are not negative
 
