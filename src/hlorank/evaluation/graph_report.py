@@ -56,10 +56,7 @@ def per_graph_columns(kind: Kind) -> list[str]:
 
 
 def rank_metrics(kind: Kind, row_of: Int64, score: Float64, label: Float64) -> dict[str, float]:
-    """Return all metrics of one graph's ranking, given each configuration's distinct one, score and label.
-
-    Labels must have at least two different values.
-    """
+    """Return all metrics of one graph's ranking, whose labels must have at least two different values."""
     tau = measures.kendall_tau(score, label)
     slowdown = {f"slowdown_{k}": measures.top_k_slowdown(score, label, k) for k in SLOWDOWN_AT[kind]}
     return {

@@ -65,11 +65,7 @@ def check_orders(path: Path, collection: Collection, graphs: Iterable[GraphFeatu
 
 @contextmanager
 def open_submission(path: Path, collection: Collection) -> Iterator[Callable[..., None]]:
-    """Open a submission, which replaces `path` when the block succeeds; no row is held in memory.
-
-    It yields a function that adds one graph, given its name, its ranking, (configurations,) int64, and the order of its
-    configurations if it is known; a tile row keeps the first 5.
-    """
+    """Yield a function that adds a graph's (configurations,) ranking to a submission, which then replaces `path`."""
     added, orders = set[str](), dict[str, str]()
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         file.write(f"{HEADER}\n")

@@ -41,12 +41,7 @@ _COLUMNS = (
 
 
 def summary(folder: Path) -> list[dict[str, Any]]:
-    """Return the metrics of all reports, <collection path>/<method>/metrics.json, a row for each split and protocol.
-
-    Rows are by collection, split, protocol and method; the split of the protocol of an index file is "valid, indexed".
-    A report of another model than that of the same place in the folder models beside is marked as stale. A damaged one
-    is a DataError, and a folder without reports a FileNotFoundError.
-    """
+    """Return the metrics of all reports, with a row for each split and protocol, which says if the report is stale."""
     rows = []
     for file in sorted(folder.rglob(METRICS)):
         *address, method = file.relative_to(folder).parent.parts or ("",)

@@ -36,10 +36,7 @@ def check_names(sources: Iterable[Path]) -> None:
 
 
 def convert(source: Path, folder: Path, kind: Kind | None = None) -> list[Path]:
-    """Write each graph of a file to `<folder>/<graph>.npz`, one at a time, and return the files written.
-
-    `kind` None is that of the runs in the file, layouts for a dump. Earlier graphs of a file with a wrong field remain.
-    """
+    """Write each graph of a file to `<folder>/<graph>.npz`, by default as the kind of its runs; return the files."""
     written: list[Path] = []
     for record in read_records(source):
         path = folder / f"{record.name}.npz"

@@ -98,11 +98,7 @@ class SyntheticConfig(Section):
 
 
 def fetch(collection: Collection, config: SyntheticConfig, output: Path) -> None:
-    """Write the graphs of layout:synthetic:<search> as `<output>/<split>/synthetic_<split>_<index>.npz`.
-
-    Complete files of an earlier run with the same settings and code, which are in synthetic.json next to the splits,
-    are kept; all other files of the splits are removed.
-    """
+    """Write the graphs of layout:synthetic:<search>; complete files with the same settings and code are kept."""
     if collection.source != "synthetic" or collection.search not in ("default", "random"):
         expected = "layout/synthetic/<default or random>, as all generated data is named"
         raise ConfigError(f"collection={collection}: expected {expected}; or choose another origin with data=")

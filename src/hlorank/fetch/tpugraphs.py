@@ -280,11 +280,7 @@ def fetch(collection: Collection, config: TpuGraphsConfig, output: Path) -> None
 
 
 def fetch_cached(collection: Collection, cache: Path) -> Path:
-    """Return a folder of downloads, an npz tree, with an official collection, which is downloaded where missing.
-
-    A complete one is neither locked nor written, as on a read-only file system. While a process downloads, others wait.
-    The standard error says size and place first. A folder that cannot be written is a ConfigError.
-    """
+    """Return a folder of downloads with an official collection; a complete folder is neither locked nor written."""
     downloads, settings = cache / "downloads" / collection.model_name, {"base_url": BASE_URL, "keep_archives": False}
     settings |= {"splits": [*SPLITS], "downloads": str(downloads), "retries": 8, "timeout_seconds": 60}
     job = _Fetch(collection, parse(TpuGraphsConfig, settings), downloads, cache / collection.path)

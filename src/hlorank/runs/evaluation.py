@@ -35,10 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 def log_evaluation(config: Config, model: Path, metrics: Mapping[str, float], output: Path) -> None:
-    """Log metrics by path, such as `valid/kendall_tau`, and the folder of tables and report, into a training's run.
-
-    A model whose run is not in the store gets a new run, which later evaluations find by the digest of the model.
-    """
+    """Log metrics by path, tables and report into a training's run, or into a new run if the store lacks it."""
     client, spec = MlflowClient(connect(config.tracking)), read_json(model / SPEC)
     path = Collection.parse(config.collection).path
     # The fingerprint of the features has their code.
@@ -63,10 +60,7 @@ def log_evaluation(config: Config, model: Path, metrics: Mapping[str, float], ou
 
 
 def _ui_table(per_graph: Path) -> dict[str, object]:
-    """Return the table of graphs as MLflow's UI reads it; `mlflow.log_table` would append to an earlier evaluation.
-
-    The UI finds a graph's row in each run by the first column, and shows the second column first.
-    """
+    """Return the table of graphs for MLflow's UI, which finds rows by the first column and shows the second first."""
     names = dict.fromkeys(("split", "graph", "protocol"), "str")  # also a graph called 1, or NA
     table = pd.read_csv(per_graph, dtype=names, keep_default_na=False, na_values=[""])
     key = table.pop("split") + "/" + table.pop("graph")

@@ -142,11 +142,7 @@ def run_of_model(recorded: Mapping[str, Any], digest: str) -> Any:
 
 
 def best_runs(collection: str | None = None, sweep: str | None = None) -> list[dict[str, Any]]:
-    """Return the settings with the best mean validation Kendall tau of each collection and features.
-
-    The mean is over seeds and folds; several folds have a row of their own. Of equal trainings the latest counts. A row
-    has the run of the best training, and its model. Rows may be those of one collection, or of the sweep with a name.
-    """
+    """Return the settings with the best mean Kendall tau on valid, over seeds and folds, by collection and features."""
     from hlorank.evaluation.report.trainings import GRAPHS, compared
 
     file = existing_file()

@@ -64,10 +64,7 @@ def make_request(graphs: Sequence[Path], top: int = TOP) -> dict[str, Any]:
 
 
 def rank_records(ranker: Ranker, records: Sequence[Mapping[Any, object]], top: int = TOP) -> list[dict[str, Any]]:
-    """Return `graph`, `configurations` and `top` of each graph as in `hlorank rank --json`, within the limits above.
-
-    A program is compiled in a process of its own where the model needs that, and refused where it cannot be.
-    """
+    """Return `graph`, `configurations` and `top` of each graph as in `hlorank rank --json`, within the limits above."""
     if not 1 <= len(records) <= MAX_GRAPHS:
         raise DataError("graphs", f"at least 1, and at most {MAX_GRAPHS:,}", f"{len(records):,}", file="request")
     if not 1 <= top <= MAX_TOP / len(records):
@@ -128,10 +125,7 @@ def _decoded(field: str, value: object) -> bytes:
 
 
 class RankingModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc] # MLflow ships no types
-    """Ranker that ranks the graphs of a data frame, with a row for each graph and `FIELDS` as columns.
-
-    A request that has waited for others longer than `seconds` is not ranked: its client has a response, of status 504.
-    """
+    """Ranker of the graphs of a data frame; a request that waits longer than `seconds` has a response of status 504."""
 
     def __init__(self, ranker: Ranker | None = None, seconds: float = -1) -> None:
         self._ranker, self._seconds = ranker, seconds
@@ -211,12 +205,7 @@ def _code_of(plugins: Iterable[str]) -> list[str]:
 
 
 def log_package(folder: Path, spec: Spec, run_id: str, **registered: Any) -> Any:
-    """Log a package of a model folder as a model of a run, without changing the run's state or end.
-
-    The package contains the weights and specification as its artifact `model`, the package hlorank, the source code of
-    the plugins of the model, a signature and the pinned requirements of hlorank; nothing in it is pickled. `registered`
-    has registered_model_name and tags of the version that is registered.
-    """
+    """Log a package of weights, plugins and requirements, without pickled objects, as a model of a run."""
     # Without it, MLflow would put the package into its default experiment.
     mlflow.set_experiment(experiment_id=mlflow.get_run(run_id).info.experiment_id)
     with tempfile.TemporaryDirectory() as temporary, warnings.catch_warnings():

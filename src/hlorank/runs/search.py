@@ -128,10 +128,7 @@ class SearchSettings(Section):
 
 
 class Search:
-    """Search for the largest value, with overrides that all trials share, in one process, under the lock of its sweep.
-
-    The n-th trial is drawn by the seed and n, so that a resumed search tries the same values; open trials run again.
-    """
+    """Search for the largest value; seed and n draw the n-th trial, so that a resumed search tries the same values."""
 
     def __init__(self, study: optuna.Study, settings: SearchSettings, fixed: list[str], space: Space) -> None:
         from optuna.distributions import distribution_to_json

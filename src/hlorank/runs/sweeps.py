@@ -180,10 +180,7 @@ def _print(table: pd.DataFrame, title: str) -> None:
 
 
 class Sweep:
-    """Run of a sweep in the process that starts its jobs, which no other process of this checkout runs meanwhile.
-
-    It continues the latest run of its name; without a name, an interrupted run of the same command in this checkout.
-    """
+    """Run of a sweep in the process that starts its jobs, which continues its name or the same interrupted command."""
 
     def __init__(self, config: Config, overrides: Sequence[str]) -> None:
         from mlflow.tracking import MlflowClient

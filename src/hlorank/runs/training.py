@@ -196,11 +196,7 @@ def _tracked(config: Config, setup: Setup, state: Path) -> Iterator[str]:
 
 
 def run_name(setup: Setup, overrides: Sequence[str]) -> str:
-    """Return method, changed settings and collection, such as `gst learning_rate=0.01 seed=2 layout:cpu:random`.
-
-    MLflow's tables show about 25 characters: what varies in a sweep comes before all, and the collection at the end.
-    Under `dvc exp run` the name of the experiment is the first setting.
-    """
+    """Return method, changed settings and collection, in this order, as MLflow's tables show about 25 characters."""
     parts = [override.lstrip("+~").partition("=") for override in overrides]
     named = {key: value for key, _, value in parts if key.partition(".")[0] not in _UNNAMED}
     named |= {"seed": str(seed)} if (seed := setup.config.seed) else {}

@@ -194,10 +194,7 @@ def process_group(settings: TrainerConfig) -> Iterator[ProcessGroup]:
 
 
 def deal(work: NDArray[np.float64], ranks: int) -> NDArray[np.int64]:
-    """Return the rank of each item, (items,): the largest first, each to the rank with the least work so far.
-
-    Ties go to the rank with the fewest items, then to the first.
-    """
+    """Return the rank of each item, (items,): the largest first, each to the rank with the least work so far."""
     owners = np.zeros(len(work), dtype=np.int64)
     loads = [(0.0, 0, rank) for rank in range(ranks)]
     for item in np.argsort(-work, kind="stable"):

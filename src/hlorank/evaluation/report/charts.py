@@ -56,11 +56,7 @@ def _escaped(value: Any) -> Any:
 
 
 def draw_chart(chart: Chart) -> str:
-    """Return a chart as SVG text, which needs neither scripts nor a network.
-
-    Labels of points become titles, which browsers show as tooltips, and coordinates are rounded to a tenth of a pixel:
-    both make charts of many points smaller.
-    """
+    """Return a chart as SVG text; titles for labels and rounded coordinates make charts of many points smaller."""
     import vl_convert
 
     spec = _escaped({**chart.to_dict(), "config": _CONFIG})  # a NUL would abort the process

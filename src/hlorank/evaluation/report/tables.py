@@ -114,10 +114,7 @@ def group_runs(runs: Sequence[Run]) -> dict[Collection, list[Group]]:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Mean of a metric over graphs of means over runs, and its 95 % interval over graphs, None for a single graph.
-
-    `runs` are the means over graphs of each run that has the metric for all graphs; at least one run.
-    """
+    """Mean over graphs of a metric's means over `runs`, and its 95 % interval, None for a single graph."""
 
     mean: float
     low: float | None
@@ -132,10 +129,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class SplitScores:
-    """Scores of a group on one split under one protocol, over the graphs that all its runs of a fold ranked.
-
-    `estimates` are without metrics that no run has for every graph; `noise_ceiling` is None if it is unknown for one.
-    """
+    """Scores of a group on one split under one protocol, over the graphs that all its runs of a fold ranked."""
 
     runs: int
     graphs: int
@@ -199,10 +193,7 @@ def preferred(splits: Iterable[str]) -> str:
 
 
 def family_errors(groups: Sequence[Group]) -> list[tuple[Group, Row]]:
-    """Return means over ranked graphs by split, group and family or `ALL`, the family with the most wrong pairs first.
-
-    Rows have split, family, the number of graphs and means, None if the value of one graph is unknown.
-    """
+    """Return means by split, group and family or `ALL`, the family with the most wrong pairs first."""
     found = list[tuple[Group, Row]]()
     for group in groups:
         if "wrong" in group.rows:

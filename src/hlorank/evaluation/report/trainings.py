@@ -116,11 +116,7 @@ def _address(folder: Path) -> tuple[Collection | None, str]:
 
 
 def read_run(model: Path, report: Path, tracked: Tracked | None = None, place: str | None = None) -> Run:
-    """Read one training from its model folder and the folder of its report, whose files may be missing.
-
-    Raises:
-        DataError: a file is damaged, or neither spec.json nor the folder names the collection.
-    """
+    """Read one training from its model folder and the folder of its report, whose files may be missing."""
     own = read_section(_Spec, model / SPEC, "train again, or leave it out") if (model / SPEC).is_file() else None
     spec = {} if own is None else own.model_dump(exclude_unset=True)
     collection, method = _address(folder := model if spec else report)

@@ -41,11 +41,7 @@ _EQUAL = 1e-9
 
 
 def write_report(runs: Sequence[Run], output: Path) -> None:
-    """Write the report of at least one run into an HTML file of at most 5 MB, in one step.
-
-    Raises:
-        ConfigError: the report is larger than 5 MB.
-    """
+    """Write the report of at least one run into an HTML file of at most 5 MB, in one step."""
     page = _render(runs)
     if (size := len(page.encode())) > MAX_BYTES:
         raise ConfigError(f"{counted(len(runs), 'run')}: a report of {size / 1e6:.1f} MB is too large; name fewer runs")

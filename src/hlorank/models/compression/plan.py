@@ -24,10 +24,7 @@ class Sparse(NamedTuple, Generic[A]):
 
 
 class QuotientGraph(NamedTuple, Generic[A]):
-    """The bipartite graph of one layer of message passing, from the colours before it to the colours after it.
-
-    If no two states are equal, it is the graph of the nodes, for all configurations at once.
-    """
+    """The bipartite graph of one layer of message passing, from the colours before it to the colours after it."""
 
     # a row for each colour after, and a column for each pair of a colour before and an edge type, number
     # `types * colour + type`
@@ -36,10 +33,7 @@ class QuotientGraph(NamedTuple, Generic[A]):
 
 
 class QuotientEdges(NamedTuple, Generic[A]):
-    """The edges of a quotient graph by their direction: from operands and from users, or all if directions are shared.
-
-    The edges of nodes from themselves, if there are any, are in each direction.
-    """
+    """Edges of a quotient graph by direction, operands and users, or all; edges from a node to itself are in both."""
 
     # (colours after, colours before), the colour before of each colour; None if both have the same number
     roots: Sparse[A] | None

@@ -24,10 +24,7 @@ class Neighbourhood(NamedTuple):
 
 
 class Edges:
-    """The edges of a segment: (edges, 2) int64, a node that consumes and the operand that it consumes.
-
-    The first nodes are the `configurable` ones.
-    """
+    """Edges of a segment, (edges, 2) int64, a node and its operand; the first nodes are the `configurable` nodes."""
 
     def __init__(self, ends: NDArray[np.int64], nodes: int, configurable: int) -> None:
         self.ends = ends

@@ -32,10 +32,7 @@ class Aggregates(NamedTuple):
 
 
 class HeadData(lightning.LightningDataModule):
-    """Recomputed embeddings of the working sets and of what validation ranks, each computed once, by one rank.
-
-    Only rank 0 has them afterwards: it trains the head alone, as that takes seconds.
-    """
+    """Recomputed embeddings of working sets and validation, kept by rank 0, which trains the head in seconds."""
 
     def __init__(self, model: CostModel, data: StepData, memory_bytes: int) -> None:
         super().__init__()
