@@ -16,13 +16,7 @@ def chromium() -> str | None:
 
 
 class Browser:
-    """Page of a browser with a fresh profile.
-
-    Attributes:
-        requests: addresses that the page asked for since `open`, data: and blob: ones left out.
-        errors: errors of the console since `open`, with uncaught exceptions.
-        warnings: warnings of the console since `open`.
-    """
+    """Page of a browser with a fresh profile, with requests, errors and warnings since `open`."""
 
     def __init__(self, page: Page) -> None:
         self._page = page

@@ -41,14 +41,7 @@ def wait_for(address: str) -> None:
 
 @contextmanager
 def running(health: str, environment: dict[str, str], log: Path, server: list[str]) -> Iterator[str]:
-    """Run a server until the block ends, and return its address.
-
-    Args:
-        health: the path that responds once the server is ready.
-        environment: of the server.
-        log: file for its output.
-        server: the command, without --host and --port.
-    """
+    """Run a server until the block ends, and return its address, once the path `health` responds."""
     port = free_port()
     started = [*server, "--host", "127.0.0.1", "--port", str(port)]
     with (
@@ -81,10 +74,7 @@ def postgresql_programs() -> Path | None:
 
 @contextmanager
 def postgresql() -> Iterator[dict[str, str]]:
-    """Run a server until the block ends, and yield the variables by which libpq connects to it as its superuser.
-
-    The test is skipped where PostgreSQL is not installed.
-    """
+    """Yield libpq's variables of a server, as its superuser, until the block ends; skip where PostgreSQL is missing."""
     folder = postgresql_programs()
     if folder is None:
         pytest.skip("PostgreSQL is not installed: no pg_config, and no /usr/lib/postgresql/*/bin")

@@ -74,7 +74,6 @@ def test_all_bad_items_are_named_and_the_others_finished(config: ComputeConfig) 
 @pytest.mark.parametrize(
     ("function", "config", "items", "kind", "message"),
     [
-        # These end the work at once.
         (NO_CONFIG, SERIAL, 1000, ConfigError, "1"),
         *((FULL_DISK, form, 1000, OSError, "[Errno 28] 1") for form in (SERIAL, TWO)),
         # These cannot be read again where they are raised in a worker.

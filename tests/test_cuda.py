@@ -132,10 +132,7 @@ def test_steps_on_a_large_graph_take_less_than_a_gigabyte(settings: Settings, tm
 
 
 def test_bf16_ranks_as_float32(settings: Settings, tmp_path: Path) -> None:
-    """The mean tau of best_layout over five seeds differs by less than the taus of float32 differ between seeds.
-
-    Rounding to bf16 disturbs a training about as another seed does, and the mean of five varies less than their range.
-    """
+    """The mean tau of best_layout over five seeds differs by less than the taus of float32 differ between seeds."""
 
     def taus(precision: str) -> list[float]:
         fixed = {"experiment": "best_layout", "ensemble__seeds": 1, "ensemble__baselines": [], "model__blocks": 1}

@@ -103,7 +103,6 @@ def serve(address: str) -> None:
 
 
 def _status(arguments: list[str], folder: str, variables: Mapping[str, str]) -> int:
-    """Run a program in this process to its end, and return its exit status."""
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(variables)

@@ -16,12 +16,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 class Command:
-    """`hlorank` in this process, with arguments of any type; calls return the standard output and the errors.
-
-    Args:
-        capsys: of the test.
-        first: arguments of each call, before its own.
-    """
+    """`hlorank` in this process, with `first` before the arguments; calls return the standard output and the errors."""
 
     def __init__(self, capsys: Capture, *first: object) -> None:
         self._capsys, self._first = capsys, first

@@ -128,9 +128,6 @@ def test_files_of_numpy_are_read(tmp_path: Path, kind: Kind, variant: str, write
     assert_holds(measured, ARRAYS[kind]())
 
 
-# Writing
-
-
 @st.composite
 def measured_graphs(draw: st.DrawFn) -> MeasuredGraph:
     nodes = draw(st.integers(1, 8))

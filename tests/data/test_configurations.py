@@ -101,9 +101,6 @@ def test_bad_input_is_named(
     assert found in str(caught.value.found)
 
 
-# Configurations in memory
-
-
 def layout_rows(*rows: list[int]) -> np.ndarray[Any, np.dtype[np.int8]]:
     """Return rows of layout values from their first values; the rest is padding."""
     values = np.full((len(rows), LAYOUT_VALUES), -1, dtype=np.int8)

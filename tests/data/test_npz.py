@@ -97,9 +97,6 @@ def test_large_arrays_in_column_order_are_refused_in_chunks(tmp_path: Path) -> N
         next(file.chunks("a"))
 
 
-# Damaged and hostile graphs
-
-
 def test_a_truncated_file_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     save(path, layout_arrays(), np.savez_compressed)

@@ -101,9 +101,6 @@ def test_splits_are_those_of_the_split_file_which_is_never_written(tile_tree: Pa
     assert contents(tile_tree) == before
 
 
-# Downloads
-
-
 @pytest.fixture
 def tpu(server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
     """Serve layout:xla:default, whose splits have a graph each: train, valid and test."""

@@ -43,12 +43,7 @@ def blocks(page: str) -> list[Block]:
 
 
 def commands(page: str, place: Path) -> list[list[str]]:
-    """Return the commands of a page as a shell would run them: after all expansions, loops unrolled; nothing runs.
-
-    Args:
-        page: name of the page.
-        place: an empty folder, in which links to the repository's files are created, for patterns such as *.npz.
-    """
+    """Return the commands of a page after all expansions, loops unrolled; patterns find links in the empty `place`."""
     for path in ROOT.iterdir():
         if path.name not in {".git", ".venv"}:
             (place / path.name).symlink_to(path)

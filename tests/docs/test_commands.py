@@ -53,7 +53,6 @@ def _values(override: Override) -> list[str]:
 
 @cache
 def _composed(overrides: tuple[str, ...]) -> Config:
-    """Return a validated configuration."""
     config = load_composed(sections.composed(*overrides))
     Collection.parse(config.collection)
     assert config.method in {*METHODS, *BASELINES}
@@ -79,7 +78,6 @@ class _ParsedError(Exception):
 
 
 def _script(run: Callable[[], object], path: str, arguments: Sequence[str]) -> None:
-    """Let a script parse its arguments, and stop it then."""
     parse = argparse.ArgumentParser.parse_args
 
     def only_parse(parser: argparse.ArgumentParser, *given: Any) -> None:
@@ -124,7 +122,6 @@ def _dvc(arguments: Sequence[str]) -> None:
 
 
 def _jobs(config: Config) -> set[str]:
-    """Return the names of the jobs that `dvc repro` runs with a configuration."""
     pipeline: Any = OmegaConf.to_container(OmegaConf.load(ROOT / "dvc.yaml"), resolve=False)
     jobs = {True: config.pipeline.trainings, False: config.pipeline.collections}
     return {f"{name}@{job}" for name, entry in pipeline["stages"].items() for job in jobs["foreach" in entry]}

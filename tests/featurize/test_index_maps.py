@@ -103,7 +103,6 @@ def test_layouts_decide_if_shapes_allow_both_orders() -> None:
     assert pair(graph) == pair(graph, 1, 1) == pair(graph, 2, 1) == [0, 1]
     # A layout of the second operand names a second dimension.
     assert pair(graph, 1, 2) == [1, 0]
-    # No order fits.
     assert pair(graph, 2, 2) == [0, 1]
 
 

@@ -197,7 +197,6 @@ def test_redirects_are_followed_without_their_bodies_and_not_to_nowhere(server: 
             get(server, target)
         server.faults.clear()
         assert not target.exists()
-    # Its body never comes.
     server.faults.append(Fault(302, {"Location": "/v0/file?a", "Transfer-Encoding": "chunked"}))
     server.files["file?a"] = CONTENT
     get(server, target)
@@ -221,8 +220,6 @@ def test_space_for_the_missing_bytes_and_the_content_is_needed(
     with pytest.raises(OSError, match="11 bytes needed, 10 bytes free"):
         require_space([(tmp_path / "a" / "b", 4), (tmp_path, 7)])
 
-
-# Archives
 
 A, B = b"a" * 1000, b"b" * 2000
 GOOD = tar(

@@ -21,9 +21,6 @@ from tests.data.npz_files import save, tile_arrays
 TILE, LAYOUT = Collection.parse("tile:own"), Collection.parse("layout:own:default")
 
 
-# Origins of plugins
-
-
 class NoteConfig(Section):
     text: str
     times: int = Field(exclude=True)
@@ -49,9 +46,6 @@ def test_a_registered_origin_fetches_with_its_settings(tmp_path: Path, monkeypat
     origins.fetch(TILE, DataConfig.model_validate(data), output)
     assert (output / "note").read_text() == "tile:own abab"
     assert read_json(output / "made_from.json") == {"origin": "note", "note": {"text": "ab"}}
-
-
-# Origin local
 
 
 def write_kernel(path: Path, runtime: int = 5) -> Path:
@@ -244,9 +238,6 @@ def test_the_sidecar_comes_with_its_graph(own: Path, output: Path) -> None:
     describe(graph, "a", 2)
     with pytest.raises(DataError, match=r"a.b_1.json: split_half_tau: expected a number in -1..1, or null, found 2"):
         fetch(TILE, settings, output)
-
-
-# Origin hlo
 
 
 def module(opcode: str = "dot") -> HloModuleProto:

@@ -147,9 +147,6 @@ def test_the_manifest_has_number_order_and_release_of_graphs(server: Server, tmp
     assert (before["train"]["release"], before["valid"]["release"]) == (None, "2023-08")
 
 
-# Damaged files
-
-
 def test_damaged_digests_are_refused(served: Server, tmp_path: Path) -> None:
     (tmp_path / "downloads").mkdir()
     for text in ("[]", "{", f'{{"{TRAIN}": 3}}', f'{{"{TRAIN}": {{"size": "x", "sha256": "00"}}}}'):
@@ -207,9 +204,6 @@ def test_a_corrupted_archive_leaves_nothing(served: Server, tmp_path: Path, arch
     assert {path.name for path in (output / "train").iterdir()} == {"train_0.npz", "train_1.npz"}
 
 
-# Folders of the user
-
-
 def test_a_folder_of_archives(tmp_path: Path) -> None:
     mine = stored(tmp_path / "mine")
     before = contents(mine)
@@ -251,8 +245,6 @@ def test_an_unpacked_tree(tmp_path: Path, below: str, caplog: pytest.LogCaptureF
     with pytest.raises(DataError, match=r"split test of layout:xla:default: .*_test\.tar or .*npz_all/npz/layout"):
         fetch(root, tmp_path, "test")
 
-
-# Kills
 
 WRITES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod"}
 

@@ -154,7 +154,6 @@ def test_a_child_ends_after_its_killed_parent(tmp_path: Path) -> None:
     children = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
     for _ in range(600):
         with suppress(psutil.NoSuchProcess):  # between two calls
-            # Nothing waits for an orphan.
             children = [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
         time.sleep(0.1 * bool(children))
     assert children == []

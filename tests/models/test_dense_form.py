@@ -48,10 +48,7 @@ def test_embeddings_equal_the_dense_form(kind: str, segments: int, instance_norm
 
 
 def assert_fast_equals_dense(model: CostModel, graph: GraphInputs, rows: np.ndarray, tolerance: float) -> None:
-    """Compare embeddings and gradients of the fast paths with every node under every configuration.
-
-    The dense form is computed in float64: over all nodes of unet_3d its own float32 sums are off by 1e-4.
-    """
+    """Compare embeddings and gradients of the fast paths with the dense form, whose sums need float64."""
     dense = copy.deepcopy(model).double()
     dense.recipe = replace(model.recipe, compress=False)
     features = replace(graph.features, node_feat=graph.features.node_feat.astype(np.float64))

@@ -44,7 +44,6 @@ def make_known(**changes: Any) -> GraphInputs:
 
 
 def test_configurable_nodes_come_first() -> None:
-    """The other nodes follow by their distance from configurable ones."""
     expected = [([2, 5, 0], [2, 3], [0, 2]), ([3, 1, 4], [1, 3], [1])]
     for segment, (nodes, prefixes, columns) in zip(make_known().segments, expected, strict=True):
         assert (segment.node_ids.tolist(), [*segment.hop_prefixes]) == (nodes, prefixes)

@@ -65,7 +65,6 @@ def states(count: int, *shape: int) -> Tensor:
 @given(count=st.integers(1, 12), data=st.data())
 @settings(max_examples=30)
 def test_means_equal_simple_conv(count: int, data: st.DataObject) -> None:
-    """Edges may be repeated, and nodes may lack neighbours."""
     node = st.integers(0, count - 1)
     pairs = torch.tensor(data.draw(st.lists(st.tuples(node, node), max_size=30)), dtype=torch.int64).reshape(-1, 2)
     matrix, x = mean_of(pairs[:, 0], pairs[:, 1], count), states(count, 3)

@@ -341,7 +341,6 @@ def isolated(package: Path, body: dict[str, Any], tmp_path: Path) -> dict[str, A
 def test_a_package(
     settings: Callable[..., Config], make_plugin: Callable[[str, str], None], graphs: list[Path], tmp_path: Path
 ) -> None:
-    """Of a graph network with a layer of a plugin."""
     make_plugin("mine", "from torch_geometric.nn import GraphConv\nclass Conv(GraphConv):\n    pass")
     folder, layers = tmp_path / "gst", "[layer_norm,mine:Conv,gelu,residual]"
     train(settings(method="gst", model__block=layers, trainer__max_epochs=1), folder)

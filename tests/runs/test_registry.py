@@ -107,7 +107,6 @@ def test_only_comparable_metrics_are_compared(make_run: MakeRun) -> None:
 
 
 def test_models_that_are_registered_at_once(make_run: MakeRun) -> None:
-    """One version for each, and the best is the champion."""
     folders = [make_run({EVALUATED: tau}, steps=1 + int(10 * tau)) for tau in (0.5, 0.9)]
     with ThreadPoolExecutor(4) as pool:
         registrations = list(pool.map(register, folders * 2))

@@ -95,7 +95,6 @@ def states(study: optuna.Study) -> list[str]:
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
 def test_equal_seeds_try_equal_values(sampler: str, open_named: Callable[..., optuna.Study]) -> None:
-    """Also after an interruption."""
     tried = []
     for name, seed, deaths in (("a", 0, ()), ("b", 0, (1,)), ("c", 0, (3, 2)), ("d", 1, ())):
         batches = list[list[list[str]]]()

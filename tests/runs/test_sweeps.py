@@ -229,7 +229,6 @@ def test_mistakes_are_one_line_and_nothing_is_trained(call: Call, capsys: pytest
 
 
 def test_one_process_at_a_time_runs_a_sweep(settings: Callable[..., Config], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second process of the same sweep waits, and finds all trainings."""
     monkeypatch.setattr(sweep_module, "one_process", noted := Mock(wraps=one_process))
     for name, overrides in (("mine", []), ("mine", ["seed=0"]), (None, ["seed=0"]), (None, ["seed=1"])):
         named = settings(**{} if name is None else {"sweep__name": name})

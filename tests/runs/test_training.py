@@ -179,7 +179,6 @@ def test_a_search_prunes_a_poor_training(
 def test_one_process_at_a_time_runs_a_training(
     lock: str, config: Config, tmp_path: Path, client: MlflowClient, parent: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The process that waited takes the result of the other one."""
     taus, key = list[float | None](), prepare_module.prepare(config, ALONE).key
     name = key if lock == "training" else fingerprint(str(tmp_path / "model"))
     client.log_text(parent, "{}", "model/spec.json")

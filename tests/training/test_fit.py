@@ -203,7 +203,6 @@ def test_mixed_precision(settings: Settings, tmp_path: Path, history: History) -
 
 
 def test_a_training_learns(settings: Settings, tmp_path: Path, without_valid: None) -> None:
-    """The graphs that it was trained on are ranked far better than at random."""
     config = settings(trainer__max_epochs=4, trainer__steps_per_epoch=40, trainer__configs_per_step=20, model__width=16)
     train(config, tmp_path / "model")
     ((model,), _), graphs = load_model(tmp_path / "model", CPU), open_graphs(config)

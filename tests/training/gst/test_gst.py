@@ -90,10 +90,7 @@ def distinct_of(graph: GraphInputs) -> list[int]:
     + [("gst_e", "compute"), ("gst_ed", "compute")],
 )
 def test_the_aggregate_is_unbiased(method: str, missing: str, count: int, model: CostModel, graph: GraphInputs) -> None:
-    """Exactly: over all samples and both outcomes of each segment's draw, with entries of the table missing.
-
-    If they are computed, and nothing is dropped, every single aggregate is the fresh sum.
-    """
+    """Exactly: over all samples and both outcomes of each segment's draw, with entries of the table missing."""
     keep, expected = 0.3 if METHODS[method].drop_stale else 1.0, fresh_total(model, graph)
     samples, mean = list(combinations(range(SEGMENTS), count)), torch.zeros(expected.shape)
     for sampled, (draw, probability) in product(samples, [(0.0, keep), (0.9, 1 - keep)]):
