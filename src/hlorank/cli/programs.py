@@ -33,12 +33,7 @@ _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 @dataclass(frozen=True)
 class Program:
-    """Program named on a command line.
-
-    Attributes:
-        path: its file, a temporary one for the standard input and a JAX function.
-        label: its name in errors, warnings and JSON.
-    """
+    """File of a program, maybe a temporary one, and the name that it has in errors, warnings and JSON."""
 
     path: Path
     label: str

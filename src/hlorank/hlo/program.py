@@ -153,9 +153,8 @@ def _topological_order(computation_of: Int64, edges: Int64) -> Int64:
 def flatten(module: HloModuleProto) -> Program:
     """Flatten a module; a broken or too large module is refused with DataError.
 
-    Nodes have the order in which the module stores its computations and instructions. Where that order is not
-    topological, computations move behind the computations that they call and instructions behind their operands, each
-    as little as possible.
+    Nodes have the order in which the module stores them. Where it is not topological, computations move behind what
+    they call and instructions behind their operands, each as little as possible.
     """
     computations = module.computations
     if not computations:

@@ -116,9 +116,8 @@ def program_files(folder: Path, dump: str | None = None) -> list[Path]:
     """Return the programs of a folder, sorted; others are left out, with a notice of their names.
 
     These are *.hlo.pb if there are any, with the other *.pb that are programs, else *.pb; and files of HLO text and
-    StableHLO of any name, without programs that are also there as a protobuf. Any of them may be compressed. Of the
-    dumps of one module at several stages, such as module_0001.jit_f.before_optimizations.txt, one stage is taken:
-    `dump` is the end of its name (- and _ alike), None the first of DUMPS that the module has.
+    StableHLO of any name, without programs that are also there as a protobuf. Of the dumps of one module at several
+    stages one is taken: `dump` is the end of its name (- and _ alike), None the first of DUMPS that the module has.
     """
     programs, others = _programs(folder)
     # XLA writes layout-assignment, and Python's names have _ for -.
@@ -232,10 +231,9 @@ def parse_records(file: BinaryIO, path: Path) -> Iterator[Record]:
 def read_records(path: Path) -> Iterator[Record]:
     """Read the modules of a file; one module at a time is parsed.
 
-    HLO text, StableHLO, HloModuleProto, HloProto and HloSnapshot (a compiler's dump), ModuleTuningData and TuningData
-    (TpuGraphs' records) are distinguished by their content, also in files compressed by xz or gzip; fields of other
-    versions of the schema are ignored. A graph is named after its file, a graph of a TuningData after its file and
-    fingerprint, as in the dataset. DataError says why a file cannot be read, for text with the line and the column.
+    Forms are distinguished by their content, also in compressed files; fields of other versions of the schema are
+    ignored. A graph is named after its file, a graph of a TuningData after its file and fingerprint, as in the dataset.
+    DataError says why a file cannot be read, for text with the line and the column.
     """
     with open_file(path, _EXPECTED) as file:
         yield from parse_records(file, path)

@@ -40,10 +40,8 @@ def named_stage(path: Path) -> Stage | None:
 def stage_of(path: Path, module: HloModuleProto) -> Stage:
     """Return the stage of a module, by the name of its file, or else by its content.
 
-    StableHLO is before any pass. A schedule, copies and bitcasts are made after layout assignment. Calls and equal
-    constants are removed before it. A module without such a sign counts as right before layout assignment. The name of
-    a module that hlorank wrote with the layouts of a configuration does not count: it is the name of the file that was
-    ranked.
+    A schedule, copies and bitcasts are made after layout assignment; calls and equal constants are removed before it. A
+    module without such a sign counts as right before it. A module that hlorank wrote has the name of another file.
     """
     if (named := named_stage(path)) is not None and not is_constrained(module):
         return named
@@ -69,9 +67,8 @@ def _has_equal_constants(computation: HloComputationProto) -> bool:
 def needs_compilation(path: Path, module: HloModuleProto, backend: str) -> bool:
     """Return True if a model of layouts ranks a module only after compilation, as it was trained on.
 
-    A module whose file name has no stage may be before any pass without a sign of it: it is compiled, too. A module
-    that is right before layout assignment remains so, and so does a module that `hlorank rank --export` wrote. Modules
-    are compiled for a CPU and for TPUs only.
+    A module whose file name has no stage may be before any pass without a sign of it: it is compiled, too, and remains
+    what it is where it is right before layout assignment.
     """
     if named_stage(path) == "before_layout_assignment" or is_constrained(module):
         return False

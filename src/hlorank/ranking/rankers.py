@@ -49,12 +49,7 @@ def cards() -> dict[Path, Card]:
 
 
 def fitting_ranker(programs: Iterable[Path]) -> tuple[Path, Card]:
-    """Return the only ranker of the package that fits all programs, at least one, and its card.
-
-    Raises:
-        ConfigError: no ranker fits, or several do.
-        DataError: no program can be read.
-    """
+    """Return the only ranker of the package that fits all programs, at least one, and its card; else ConfigError."""
     needs, unreadable = set(), []
     for path in programs:
         try:

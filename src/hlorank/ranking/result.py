@@ -42,11 +42,9 @@ def ranked_graph(given: InputGraph, scores: Float64, order: Int64, count: int, *
 
     Returns:
         `file`, `graph`, `configurations` (their number), `drawn` and `stage` (see `InputGraph`), and `top`, see
-        `top_configurations`. If the file holds a module, layout configurations have `changes`: the `NamedLayout`s that
-        they do not leave to the compiler. With `compare` there is `comparison`: the values of `rank_metrics`, and
-        `noise_ceiling`, which is null where no configuration was measured twice. `comparison` is null where all
-        runtimes are equal or withheld. Unless the runtimes are withheld, `compare` also adds `runtime_ns`, `slowdown`
-        (compared with the best configuration) and `measured_rank` to the objects of `top`.
+        `top_configurations`, with the `changes` of layout configurations of a module. `compare` adds `runtime_ns`,
+        `slowdown` and `measured_rank` to `top` unless runtimes are withheld, and `comparison`: the values of
+        `rank_metrics`, and `noise_ceiling`, null where nothing was measured twice; null where all runtimes are equal.
 
     Raises:
         DataError: the JSON file next to a measured graph is damaged.

@@ -43,14 +43,8 @@ def _is_flow(instruction: HloInstructionProto) -> bool:
 class Dataflow:
     """Instructions of a module, which are referred to and not copied, and the values that are copies of each other.
 
-    Attributes:
-        nodes: all instructions; operands are before their users, called computations before their callers.
-        operands: the nodes of the operands of each node.
-        entry: the nodes of the parameters of the entry computation, by number.
-        sources: value -> the values that it is a copy of, because of tuples, calls, loops and branches.
-
-    Raises:
-        DataError: the module is broken.
+    Of `nodes`, operands are before their users and called computations before their callers. `sources` are the values
+    that a value is a copy of, because of tuples, calls, loops and branches.
     """
 
     def __init__(self, module: HloModuleProto) -> None:

@@ -33,12 +33,7 @@ _Values = Callable[[int], HloInstructionProto]
 
 @dataclass(frozen=True)
 class Core:
-    """TensorCore of a generation of TPUs.
-
-    Attributes:
-        clock: in GHz.
-        bandwidth: of its share of the chip's memory, in bytes per nanosecond.
-    """
+    """TensorCore: its clock in GHz, and the bandwidth of its share of the memory in bytes per nanosecond."""
 
     clock: float
     bandwidth: float

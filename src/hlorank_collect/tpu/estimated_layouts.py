@@ -65,9 +65,8 @@ class TpuProgram(Assignment):
 class EstimatedLayouts(Tried[Cost]):
     """Costs of configurations of one program, each compiled once, in the place of `CompiledLayouts`.
 
-    Costs are added to the file `memory`, and those in it are not computed again: the compiler ends the process on some
-    layouts. All costs are by bytes where code generation for the default takes more than `code_seconds` of CPU time,
-    or ends the process, which is then started again, with `CODE` among what is forbidden.
+    The file `memory` keeps costs, as the compiler ends the process on some layouts. All are by bytes where code
+    generation for the default takes more than `code_seconds` of CPU time, or ends the process, which then forbids it.
     """
 
     def __init__(

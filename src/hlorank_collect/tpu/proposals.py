@@ -24,12 +24,7 @@ if TYPE_CHECKING:
 
 
 class Assignment:
-    """Layout assignment in one compilation.
-
-    Attributes:
-        module: right before it, to which configurations refer.
-        space: its configurable layouts; SkippedError is raised if there are none.
-    """
+    """Module right before layout assignment and its configurable layouts; SkippedError where it has none."""
 
     def __init__(self, module: HloModuleProto, assigned: HloModuleProto) -> None:
         self.module = module
