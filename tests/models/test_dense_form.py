@@ -80,6 +80,8 @@ def test_fast_paths_equal_the_dense_form_on_random_graphs(
 ) -> None:
     """In float64 only: repeated norms over a few nearly equal nodes amplify rounding a thousandfold."""
     assume(names.count("reproductions:ConfigurationGate") < 3)  # widths are 8, 4 and 2
+    # Where nodes are equal but for rounding, four norms leave gradients with an error of 1e-7 of the largest.
+    assume(names.count("instance_norm") * others["blocks"] < 4)
     config = make_model(width=8).config
     assume(join == "early" or widths(stem, config, "stem")[0] == 8)
     _, _, *after = widths(["linear", *names], config, "block")
