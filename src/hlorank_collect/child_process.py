@@ -113,10 +113,7 @@ def _attempt(
 
 
 def _arrives(reading: Connection, child: psutil.Process, limit: float) -> bool:
-    """Wait for a message, or the end of the child; return False if the child hangs.
-
-    The limit is CPU time, so that other work on the machine costs no configuration.
-    """
+    """Wait for a message or the child's end, False if it hangs; CPU time counts, as the machine may have other work."""
     used, latest = sum(child.cpu_times()[:2]), time.monotonic() + _ASLEEP * limit
     while not reading.poll(min(1.0, limit)):
         if sum(child.cpu_times()[:2]) - used > limit or time.monotonic() > latest:
@@ -136,11 +133,7 @@ def _reason(status: int, lines: list[str]) -> str:
 def supervise(
     task: Task, *, hang_seconds: float, progress: Callable[[Progress], None] = lambda _: None, work: str | None = None
 ) -> Outcome:
-    """Measure one program in a child process, by the function `work`, which is `task.work` by default.
-
-    A configuration in which the process hangs or crashes is left out, and the program is started again without it, a
-    few times. A process that hangs or crashes elsewhere ends the program.
-    """
+    """Measure a program in a child process, which starts again without a configuration that hangs or crashes it."""
     for _ in range(task.attempts):
         with tempfile.TemporaryDirectory(prefix="hlorank-child-") as folder:
             ended = _attempt(task, work or task.work, hang_seconds, progress, Path(folder) / "errors")

@@ -108,10 +108,7 @@ class Attempts:
 
 
 class Tried(ABC, Generic[Result]):
-    """Configurations of one program, each compiled once; `left_out` has those without a result, with their reasons.
-
-    SkippedError is raised where the default has none.
-    """
+    """Configurations of a program, each compiled once; failures are in `left_out`, the default's is a SkippedError."""
 
     def __init__(self, default: Layouts, attempts: Attempts) -> None:
         self._attempts = attempts
@@ -156,11 +153,7 @@ def compile_constrained(
 
 
 class CompiledLayouts(Tried[xla.Executable]):
-    """Layout configurations of one program as executables, kept if their outputs equal the default's.
-
-    They are those of a function such as `compile_constrained`. SkippedError is raised where the default fails, or one
-    of its outputs holds NaN.
-    """
+    """Executables of configurations whose outputs equal the default's; SkippedError if the default fails or has NaN."""
 
     def __init__(
         self,

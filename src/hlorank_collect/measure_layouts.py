@@ -35,10 +35,7 @@ def opened(
     fingerprint: str | None = None,
     memory: Callable[[HloModuleProto], Path | None] = lambda _: None,
 ) -> tuple[HloModuleProto, LayoutSpace, Callable[..., TriedLayouts]]:
-    """Return a program before layout assignment, its layouts, and what tries them within `Attempts`.
-
-    For `fingerprint` see `captured`; `memory` gives the file of the estimates of a module.
-    """
+    """Return a program before layout assignment, its layouts, what tries them; `memory` gives a file of estimates."""
     if task.platform in xla.TPUS:
         own = TpuProgram(program, task.platform)
         estimated = partial(EstimatedLayouts, own, memory(own.module), code_seconds=task.code_seconds)

@@ -27,10 +27,7 @@ def is_complete(npz: Path, fingerprint: str) -> bool:
 
 
 def write(npz: Path, measured: MeasuredGraph, about: Mapping[str, Any]) -> None:
-    """Write npz and JSON file, each atomically, the npz last: where it exists, the graph is complete.
-
-    `is_complete` compares the `fingerprint` of the settings in the JSON file.
-    """
+    """Write the JSON file and then the npz file, each atomically: where the npz exists, the graph is complete."""
     npz.unlink(missing_ok=True)  # an older one would count as complete next to the new JSON file
     write_json(sidecar_path(npz), dict(about))
     write_graph(npz, measured)
@@ -42,10 +39,7 @@ def measurements(times: Float64) -> Measurements:
 
 
 def quality(times: Float64) -> dict[str, Any]:
-    """Return what the JSON file says about runtimes and noise, from times (rounds, configurations), the default first.
-
-    `split_half_tau` and `noise_ceiling` are None where all runtimes are equal.
-    """
+    """Return runtimes and noise of (rounds, configurations) times, the default first; noise is None for equal times."""
     tau = round(split_half_tau(times), 12)
     known = not math.isnan(tau)
     runtime = measurements(times).runtime
@@ -60,10 +54,7 @@ def quality(times: Float64) -> dict[str, Any]:
 
 
 def conditions(platform: xla.Platform, load: float | None = None) -> dict[str, Any]:
-    """Return what the JSON file says about runtimes: whether they are measured or estimated, and where.
-
-    `load` is the load average before a measurement; with it, that of now is recorded, too.
-    """
+    """Return whether runtimes are measured or estimated, and where; `load` is the load average before a measurement."""
     device = xla.device_name(platform)
     if platform in xla.TPUS:
         return {"runtimes": "estimated", "rounds": 1, "device": device, "versions": machine.versions("libtpu")}

@@ -49,14 +49,8 @@ def run_tasks(
 ) -> Summary:
     """Measure programs in child processes; programs measured earlier with the same settings are kept.
 
-    Args:
-        tasks: the programs; a failure of one does not affect the others. Without a core, they run on the last one.
-        hang_seconds: seconds without a message after which a child process is killed.
-        echo: called with one line per program.
-        record: called with the name of each program, and the reason why it was left out; None if it is measured.
-        show: called with the result of each program, after its line.
-        check_machine: called before the first program is measured; may end the run.
-        supervise: measures one program.
+    `record` gets each name, and the reason why it was left out or None; `show` gets each result, after its line.
+    `check_machine` is called before the first measurement, and may end the run. Without a core, tasks run on the last.
     """
     named: dict[str, Task] = {}
     for task in tasks:

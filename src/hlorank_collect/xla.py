@@ -165,16 +165,9 @@ def _tpu(platform: Platform) -> Any:
 def compile_for_tpu(
     module: bytes, platform: Platform, proposals: bytes = b"", overrides: Overrides = NO_OVERRIDES
 ) -> bytes:
-    """Compile a serialized HloModuleProto for a TPU that this machine need not have.
+    """Compile a serialized HloModuleProto for a TPU that this machine need not have; the result has estimated cycles.
 
-    Returns:
-        The module after code generation, serialized, whose instructions have the compiler's estimates of cycles.
-
-    Args:
-        module: the program.
-        platform: one of `TPUS`.
-        proposals: serialized LayoutProposals, whose ids are those of the module before layout assignment.
-        overrides: options of the compiler.
+    `proposals` are serialized LayoutProposals, whose ids are those of the module before layout assignment.
     """
     from jax._src.interpreters import mlir
     from jaxlib import _jax

@@ -95,10 +95,7 @@ def as_stablehlo(module: bytes) -> bytes:
 
 
 def text(module: bytes, *, canonical: bool = False) -> str:
-    """Return the HLO text of a serialized HloModuleProto, with all values of its constants.
-
-    The canonical text is equal for programs that differ in names and numbers only.
-    """
+    """Return HLO text with all values; canonical text is equal where programs differ in names and numbers only."""
     from jaxlib import _hlo
 
     options = _hlo.HloPrintOptions.canonical() if canonical else _hlo.HloPrintOptions()

@@ -90,10 +90,7 @@ def _is_tiled(sharding: OpSharding) -> bool:
 
 
 def _is_whole(module: HloModuleProto) -> bool:
-    """Return whether XLA's partitioner would still divide a module among devices.
-
-    After it only parameters have shardings; the module has these too, or its devices communicate.
-    """
+    """Return whether a module is not yet partitioned: after that, only its parameters have shardings."""
     nodes = [node for computation in module.computations for node in computation.instructions]
     tiled = {node.opcode for node in nodes if node.HasField("sharding") and _is_tiled(node.sharding)}
     if tiled - {"parameter"} or any(node.custom_call_target.startswith(_SHARDS) for node in nodes):

@@ -32,10 +32,7 @@ class NothingToConfigureError(DataError):
 
 
 def _good_runs(tuning: ModuleTuningData) -> tuple[list[tuple[int, ConfigProfile]], Int64]:
-    """Return the valid runs, each with its index in the record, and their runtimes in nanoseconds.
-
-    Runs with an error, no profile or at most 1 ns are dropped; all others have runtime 0 if labels are withheld.
-    """
+    """Return the valid runs (over 1 ns, no error) with their indices, and their runtimes in ns, 0 if withheld."""
     runs = [(index, run) for index, run in enumerate(tuning.runs) if not run.error]
     timed = [(index, run) for index, run in runs if run.profile.compute_time_ns > 1]
     if not runs:
@@ -75,10 +72,7 @@ def is_configurable(instruction: HloInstructionProto) -> bool:
 
 
 def default_layout(program: Program) -> tuple[LayoutConfigurations, Measurements]:
-    """Return the configuration that leaves all layouts of a program to the compiler, its runtime withheld (0).
-
-    A program without a convolution, dot or reshape of at most six dimensions is refused with NothingToConfigureError.
-    """
+    """Return the configuration that leaves all layouts to the compiler, runtime 0, or NothingToConfigureError."""
     nodes = [node for node, instruction in enumerate(program.instructions) if is_configurable(instruction)]
     if not nodes:
         *others, last = CONFIGURABLE
@@ -123,10 +117,7 @@ def default_tile() -> tuple[TileConfigurations, Measurements]:
 
 
 def tiles(tuning: ModuleTuningData) -> tuple[TileConfigurations, Measurements]:
-    """Return the tile configurations of a record, their runtimes, and the runtime of its default run.
-
-    A record without a valid run, or with runtimes but without a default run is refused with DataError.
-    """
+    """Return a record's tile configurations, runtimes, and the default's runtime; DataError without valid runs."""
     runs, runtime = _good_runs(tuning)
     normalizer = 1
     if runtime.any():

@@ -22,11 +22,7 @@ class EntryLayouts(NamedTuple):
 
 
 def entry_layouts(module: HloModuleProto) -> EntryLayouts:
-    """Return the layouts that a module demands; on TPUs, layouts with tiles are the compiler's choice.
-
-    Raises:
-        DataError: a layout is no permutation of the dimensions.
-    """
+    """Return the layouts that a module demands; on TPUs, layouts with tiles are the compiler's choice."""
 
     def order(shape: ShapeProto) -> Order:
         dims = tuple(shape.layout.minor_to_major)
@@ -44,11 +40,7 @@ def _parts(shape: ShapeProto) -> list[ShapeProto]:
 
 
 def demand(module: HloModuleProto, layouts: EntryLayouts) -> None:
-    """Give a module entry layouts; where they are empty its own remain.
-
-    Raises:
-        ValueError: the module has another number of parameters, results or dimensions.
-    """
+    """Give a module entry layouts, except empty ones; ValueError if the parameters, results or ranks differ."""
     shapes = module.host_program_shape
     for parts, orders in (
         ([*shapes.parameters], layouts.parameters),

@@ -211,10 +211,7 @@ def hlo_text(module: bytes) -> str:
 
 
 def as_protobuf(file: BinaryIO) -> bytes:
-    """Return the serialized protobuf of a program in any form; files that `read_records` refuses are a DataError.
-
-    HLO text and StableHLO, also compressed by xz or gzip, are recognized by the content; other data are a protobuf.
-    """
+    """Return the serialized protobuf of a program in any form, recognized by content; else DataError."""
     try:
         file.seek(0)
         data = file.read(MAX_BYTES + 1)

@@ -55,10 +55,7 @@ class NamedLayout:
 
 
 class NamedNodes:
-    """Configurable nodes of a module, as `flatten` orders them, with the names of their instructions.
-
-    `assigned` says that the compiler chose the layouts in the module, as after layout assignment.
-    """
+    """Named configurable nodes, in the order of `flatten`; if `assigned`, the compiler chose the module's layouts."""
 
     def __init__(self, module: HloModuleProto, node_ids: Int64, *, assigned: bool = False) -> None:
         program = flatten(module)
@@ -72,10 +69,7 @@ class NamedNodes:
         self._assigned, self._module = assigned, module
 
     def layouts(self, configuration: Layouts, *, changed: bool = False) -> Iterator[list[NamedLayout]]:
-        """Yield the layouts of each node's output and operands; `configuration` is (configurable nodes, 18).
-
-        `changed` leaves out nodes of which the compiler chooses all layouts.
-        """
+        """Yield the layouts of each node's output and operands; `changed` leaves out nodes left to the compiler."""
         for place in np.flatnonzero((configuration >= 0).any(axis=1) | (not changed)).tolist():
             node, computation, instructions = self._nodes[place]
             row: list[list[int]] = configuration[place].reshape(len(LAYOUT_TENSORS), LAYOUT_DIMS).tolist()
@@ -181,10 +175,7 @@ def to_configuration(module: HloModuleProto, layouts: Layouts, about: Mapping[st
 
 
 def module_layouts(module: HloModuleProto, configuration: ModuleConfiguration) -> Layouts:
-    """Return a configuration as layouts of a module, (configurable nodes, 18) int8, as in `layout_space`.
-
-    A configuration of another module, or whose entries were changed to what the module has not, is a DataError.
-    """
+    """Return a configuration as the module's layouts, (configurable nodes, 18) int8; DataError if it does not fit."""
     if (known := module_fingerprint(module)) != configuration.fingerprint:
         raise DataError("fingerprint of the module", configuration.fingerprint, f"{known}, another module")
     space = layout_space(module)

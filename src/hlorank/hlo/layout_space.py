@@ -103,11 +103,7 @@ class LayoutSpace:
 
 
 def layout_space(module: HloModuleProto) -> LayoutSpace:
-    """Return the configurable layouts of a module.
-
-    A module without a convolution, dot or reshape is refused with NothingToConfigureError, a broken module with
-    DataError.
-    """
+    """Return the configurable layouts of a module; NothingToConfigureError without any, DataError if it is broken."""
     program = flatten(module)
     node_ids = default_layout(program)[0].node_ids
     ranks = np.zeros((len(node_ids), len(LAYOUT_TENSORS)), dtype=np.int64)
@@ -159,10 +155,7 @@ def configuration_name(configuration: Layouts) -> str:
 
 
 def constrained(module: HloModuleProto, space: LayoutSpace, configuration: Layouts) -> HloModuleProto:
-    """Return a copy of a captured module in which LayoutConstraint calls demand the layouts of a configuration.
-
-    A layout of -1 is left to the compiler, and adds no call. A configuration that does not fit is a DataError.
-    """
+    """Return a captured module with LayoutConstraint calls for a configuration; a layout of -1 adds no call."""
     space.check(configuration)
     result = HloModuleProto()
     result.CopyFrom(module)
@@ -232,10 +225,7 @@ def _constrain_computation(computation: HloComputationProto, layouts: dict[int, 
 
 Float64 = NDArray[np.float64]
 Quick = Callable[[Layouts], Float64]
-"""Function of (batch, configurable nodes, 18) configurations to (batch,) runtimes of few rounds, inf for a failure.
-
-The unit is arbitrary, and the same for all batches.
-"""
+"""Function of configurations to (batch,) runtimes of few rounds, in an arbitrary unit, inf for a failure."""
 
 GENERATION = 8
 """Size of a generation of the search `default`, and number of the fastest configurations that may be its parents."""
@@ -243,10 +233,7 @@ _TRIES = 50  # draws for each new configuration before a space counts as exhaust
 
 
 Search = Callable[[LayoutSpace, int, np.random.Generator, Quick], Layouts]
-"""Function of a space and a number to that many different configurations, fewer where the space has no more.
-
-They are (configurations, configurable nodes, 18) int8, the compiler's default first.
-"""
+"""Function of a space and a number to at most that many different configurations, the compiler's default first."""
 
 
 def _changed(space: LayoutSpace, configuration: Layouts, nodes: NDArray[np.bool_], rng: np.random.Generator) -> Layouts:

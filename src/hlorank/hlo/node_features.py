@@ -149,10 +149,7 @@ def with_field(instructions: Sequence[HloInstructionProto], field: str) -> tuple
 
 
 def put_lists(features: NDArray[np.number], columns: Columns, rows: Int64, lists: Sequence[Collection[int]]) -> None:
-    """Write a list of 64-bit integers for each of `rows` into the columns of an attribute.
-
-    Columns beyond the end of a list keep their values. Sums and products wrap at 64 bits, and are cast last.
-    """
+    """Write lists of integers into an attribute's columns; sums and products wrap at 64 bits, and are cast last."""
     lengths = np.fromiter(map(len, lists), np.int64, len(lists))
     values = np.fromiter(chain.from_iterable(lists), np.int64, int(lengths.sum()))
     starts = np.cumsum(lengths) - lengths
@@ -166,10 +163,7 @@ def put_lists(features: NDArray[np.number], columns: Columns, rows: Int64, lists
 
 
 def node_features(instructions: Sequence[HloInstructionProto], is_root: NDArray[np.bool_]) -> Float32:
-    """Compute the official features of nodes, (nodes, 140) float32, padded with 0; the columns are in `COLUMNS`.
-
-    `is_root` (nodes,) is true for the root of each computation. Totals are of all values, the values left out included.
-    """
+    """Compute the official features of nodes, (nodes, 140) float32, as in `COLUMNS`; totals include values left out."""
     count = len(instructions)
     features = np.zeros((count, NODE_FEATURES), dtype=np.float32)
     features[:, [columns.stop - 1 for columns in COLUMNS.values() if columns.totals]] = 1  # product of an empty list

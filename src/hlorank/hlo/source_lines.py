@@ -6,10 +6,7 @@ from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto, OpMetadata
 
 
 def origin(module: HloModuleProto, instruction: HloInstructionProto) -> OpMetadata:
-    """Return the name of the operation, the file and the line of an instruction, empty where they are unknown.
-
-    Newer modules have a number of a stack frame, and its place in a table of the module, by numbers that begin with 1.
-    """
+    """Return the operation, file and line of an instruction, or empty values; stack frames are numbered from 1."""
     metadata, table = instruction.metadata, module.stack_frame_index
     known = OpMetadata(op_name=metadata.op_name, source_file=metadata.source_file, source_line=metadata.source_line)
     if not known.source_file and 0 < metadata.stack_frame_id <= len(table.stack_frames):

@@ -82,10 +82,7 @@ def other_backend(path: Path, module: HloModuleProto, backend: str) -> str | Non
 
 
 def dumped_by(path: Path, module: HloModuleProto) -> str | None:
-    """Return the backend whose compiler dumped a module, None where nothing says so.
-
-    The file's name has it, or tiles in the layouts of the program's arguments, which only TPUs have.
-    """
+    """Return the backend that dumped a module, by the file's name or tiles, which only TPUs have; None if unknown."""
     named = [name for name, pattern in _BACKENDS.items() if pattern.search(path.name)]
     tiled = any(shape.layout.tiles for shape in module.host_program_shape.parameters)
     return next(iter(["tpu"] if tiled else named), None)

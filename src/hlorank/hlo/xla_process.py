@@ -31,11 +31,7 @@ def has_jaxlib() -> bool:
 
 
 def in_process(work: str, data: bytes, *arguments: str) -> bytes:
-    """Run the job of an entry point on data and other arguments, in a new interpreter.
-
-    XlaError is raised if jaxlib or the entry point is not installed, or the job raises an exception, takes more than
-    MAX_SECONDS, or crashes.
-    """
+    """Run the job of an entry point in a new interpreter; XlaError if it is missing, fails, crashes or hangs."""
     if not has_jaxlib():
         raise XlaError(f"no jaxlib: {INSTALL}")
     # A flag that this jaxlib does not know ends the process, and none changes what a text means.

@@ -72,14 +72,7 @@ class GraphReader:
     compile_dumps: bool = False
 
     def read(self, path: Path) -> Iterator[InputGraph]:
-        """Read the graphs of a file one at a time: the graph of an npz file, or of each tuning record.
-
-        After the error of a record, `next` continues with the next record.
-
-        Raises:
-            DataError: the file cannot be read, holds another kind of configurations than the model ranks, or too many
-                of them, or is refused by `read_graph` or `read_records`.
-        """
+        """Read a file's graphs one at a time; after the error of a record, `next` continues with the next record."""
         # An error ends a generator, but not a map.
         return map(self._npz, [path]) if path.suffix == ".npz" else map(self._record, read_records(path))
 

@@ -143,10 +143,7 @@ def export(folder: Path, given: InputGraph, row: dict[str, Any], model: str, col
 
 
 def warn_of_stages(graphs: Sequence[dict[str, Any]], collection: str) -> bool:
-    """Warn of modules that were compiled or may be of another stage; return True if any is of another.
-
-    A module of another backend than the model's collection counts as of another stage.
-    """
+    """Warn of modules that were compiled or may be of another stage or backend; return True if any is of another."""
     staged = [(ranked["file"], ranked["stage"]) for ranked in graphs if ranked["stage"] is not None]
     for file, stage in staged:
         if stage["other_backend"] is not None:

@@ -46,11 +46,7 @@ class Verified:
 
 
 def verify(given: InputGraph, order: Int64, count: int) -> Verified:
-    """Compile the first configurations of an order, and further ones in the place of those that change nothing.
-
-    Raises:
-        DataError: the file holds no program, or the default does not compile.
-    """
+    """Compile the first configurations of an order, and further ones in the place of any that change nothing."""
     configurations, module = given.measured.configurations, given.module
     if module is None or given.stage is None or not isinstance(configurations, LayoutConfigurations):
         expected = "a program, for which candidates are drawn"

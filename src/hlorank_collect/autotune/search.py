@@ -43,10 +43,7 @@ Candidates = RandomCandidates | Evolution
 
 @contextmanager
 def model_scores(model: str, graph: Graph, node_ids: Int64) -> Iterator[Score]:
-    """Yield the function that scores layouts of a graph by a trained model; DataError if it ranks no layouts.
-
-    The model runs in a process of its own, as PyTorch and the compiler for TPUs crash in one.
-    """
+    """Yield the score function of a model, in another process, as PyTorch and the compiler for TPUs crash together."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_serve_scores, args=(there, model, graph, node_ids))
@@ -141,10 +138,7 @@ class Speedup:
 
 
 def speedup(times: Float64, configuration: int, rng: np.random.Generator) -> Speedup:
-    """Estimate the speedup of a configuration from (rounds, configurations) times, the default first.
-
-    The estimate is the median over rounds of the quotient of both times, in which effects on whole rounds cancel.
-    """
+    """Return the median over rounds of the default's time by the configuration's, in which effects on rounds cancel."""
     from scipy.stats import bootstrap
 
     logs = np.log(times[:, 0]) - np.log(times[:, configuration])

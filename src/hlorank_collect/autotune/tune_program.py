@@ -105,10 +105,7 @@ def _measured(task: ApplyTask, compiled: TriedLayouts, both: Layouts, deadline: 
 
 
 def apply(task: ApplyTask, report: Report) -> dict[str, Any]:
-    """Measure a configuration in this process, write the JSON file of a tuned program, and return its content.
-
-    A configuration that compiles to the program of the default is not measured.
-    """
+    """Measure a configuration unless it compiles to the default's program; write the JSON file and return it."""
     start = time.monotonic()
     chosen = read_chosen(Path(task.applied))
     report(Progress("trace"))

@@ -25,10 +25,7 @@ CODE = "code generation"
 
 
 class TpuProgram(Assignment):
-    """A program that the compiler for a TPU takes with configurations; SkippedError says why there is none.
-
-    `attached` says that it also runs on the TPU of this machine.
-    """
+    """A program that the compiler for a TPU takes, else SkippedError; if `attached`, it runs on this machine's TPU."""
 
     def __init__(self, program: Program, platform: xla.Platform, *, attached: bool = False) -> None:
         traced = program.trace("tpu" if attached else platform)
