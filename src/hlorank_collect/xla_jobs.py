@@ -101,8 +101,7 @@ def trace(_: bytes, function: str, arguments: str, stage: str, platform: Platfor
     from hlorank_collect import xla
     from hlorank_collect.program import SkippedError, error_line, user_program
 
-    if platform in xla.TPUS:
-        _compile_for(platform)
+    _compile_for(platform)  # as `capture` does: XLA's flags decide, for one, which transposes are a part of a dot
     try:
         module = user_program(function, arguments).trace(platform).module
         return xla.capture(module, platform, _impatient) if stage == DUMPS[0] else module

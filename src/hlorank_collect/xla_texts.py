@@ -8,6 +8,7 @@ from hlorank.hlo.hlo_pb2 import HloModuleProto
 
 _MODE = "mhlo.layout_mode"
 _MODES = re.compile(r"default|auto|\{[\d, ]*(?::[^{}]*)?\}")
+_UNWRITTEN = re.compile("bytecode interface|invalid Attribute index")
 _LAYOUTS = re.compile(rb"mhlo\.(?:layout_mode|xla_entry_computation_parameter_layouts)")
 
 
@@ -36,7 +37,8 @@ def parse(program: bytes, *, stablehlo: bool) -> bytes:
                 ir.Module.parse(_jax.mlir.hlo_to_stablehlo(data))
         except (ir.MLIRError, RuntimeError) as error:
             reason = str(getattr(error, "error_diagnostics", [error])[0])
-            if isinstance(error, ir.MLIRError) or "INVALID_ARGUMENT" in reason:  # not what StableHLO lacks
+            # Neither what StableHLO lacks, nor shardings that MLIR cannot write.
+            if (isinstance(error, ir.MLIRError) or "INVALID_ARGUMENT" in reason) and not _UNWRITTEN.search(reason):
                 raise ValueError(reason) from None
         return data
     data = _jax.mlir.mlir_module_to_xla_computation(program).as_serialized_hlo_module_proto()

@@ -181,3 +181,8 @@ def test_partitions_of_texts_and_the_verifier(tmp_path: Path) -> None:
         with suppress(DataError):
             found.append((index, len(next(read_records(path)).module.computations)))
     assert found == [(0, 1), (1, 1)]
+    # MLIR cannot write a program of which a parameter is divided: that is not the reason.
+    sharded = "a = f32[8,4] parameter(0), sharding={devices=[2,1]0,1}\n ROOT r = f32[32] reshape(a)"
+    path.write_text(f"HloModule m, num_partitions=2\nENTRY e {{\n {sharded}\n}}\n")
+    with pytest.raises(DataError, match="sharding: "):
+        next(read_records(path))

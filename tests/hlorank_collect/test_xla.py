@@ -14,8 +14,10 @@ from hlorank.config import ConfigError
 from hlorank.hlo.entry_layouts import EntryLayouts, entry_layouts
 from hlorank.hlo.forms import hlo_text
 from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto
-from hlorank.hlo.layout_json import ModuleConfiguration, apply, to_configuration
+from hlorank.hlo.layout_json import ModuleConfiguration, apply, module_fingerprint, to_configuration
 from hlorank.hlo.layout_space import constrained, layout_space, random
+from hlorank.hlo.reader import DUMPS
+from hlorank.hlo.xla_process import in_process
 from hlorank_collect import machine, xla, xla_jobs, xla_texts
 from hlorank_collect.timing import difference
 
@@ -206,3 +208,15 @@ def test_entry_layouts_of_jax_functions_are_obeyed_and_inputs_have_them() -> Non
         assert layouts == EntryLayouts([(), (0, 1)], [(0, 1) if function is asked else ()])
         (output,) = xla.compile_module(module).run(xla.put(arguments, layouts=layouts.parameters))
         np.testing.assert_allclose(np.asarray(output), left @ right.T, rtol=1e-6)
+
+
+def transposed(x: Any, w: Any) -> Any:
+    return x @ w.T
+
+
+def test_a_function_and_its_file_are_compiled_alike() -> None:
+    """Flags of XLA decide whether the transpose becomes a part of the dot."""
+    function, shapes = f"{__name__}:{transposed.__name__}", "f32[32,64] f32[32,64]"
+    before, direct = (in_process("trace", b"", function, shapes, stage, "cpu") for stage in reversed(DUMPS))
+    modules = map(HloModuleProto.FromString, (in_process("capture", before, "cpu"), direct))
+    assert len({*map(module_fingerprint, modules)}) == 1

@@ -50,15 +50,18 @@ def cards() -> dict[Path, Card]:
 
 def fitting_ranker(programs: Iterable[Path]) -> tuple[Path, Card]:
     """Return the only ranker of the package that fits all programs, at least one, and its card; else ConfigError."""
-    needs, unreadable = set(), []
+    needs, unreadable = dict[tuple[Kind, str | None], Path](), []
     for path in programs:
         try:
-            needs.add(_need(path))
+            needs.setdefault(_need(path), path)
         except DataError as error:
             unreadable.append(error)
     if not needs:
         raise unreadable[0]
-    wanted = " and ".join(f"{kind}s of {backend or 'an unknown backend'}" for kind, backend in sorted(needs, key=str))
+    wanted = " and ".join(
+        f"{kind}s of {backend or 'an unknown backend'} ({path.name})"
+        for (kind, backend), path in sorted(needs.items(), key=str)
+    )
     known = cards()
     fits = {
         folder: card
