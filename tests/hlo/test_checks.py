@@ -89,6 +89,12 @@ def test_an_instruction_that_no_program_of_any_device_has_is_named(change: Chang
     assert caught.value.key == "computations[0].instructions[2] (n3)"
 
 
+def test_a_dot_of_integers_may_have_floats_as_its_result(dot: HloModuleProto) -> None:
+    for node in dot.computations[0].instructions[:2]:
+        node.shape.element_type = 2  # s8
+    check_module(dot)
+
+
 @pytest.mark.parametrize(
     "change",
     [

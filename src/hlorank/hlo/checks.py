@@ -36,7 +36,8 @@ def _fits(node: HloInstructionProto, shapes: Sequence[ShapeProto]) -> bool:
         return False
     # A letter each for floats, integers, complex numbers, and booleans.
     kind, *kinds = (element_type(one)[0].replace("b", "f").replace("u", "s") for one in (node.shape, *shapes))
-    if node.opcode in (*_ARITHMETIC, "dot") and kind not in kinds:
+    # A dot of integers may have floats as its result.
+    if node.opcode in (*_ARITHMETIC, "dot") and kind not in kinds and (node.opcode, kind) != ("dot", "f"):
         return False
     match node.opcode, used:
         case "tuple", _:
