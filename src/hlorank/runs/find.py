@@ -16,24 +16,27 @@ from urllib.request import url2pathname
 
 from hlorank.config.train_sections import SWEEP_NAME
 from hlorank.data.collection import Collection
-from hlorank.files import SPEC, DataError, first_line, redact_credentials, resolve_path
+from hlorank.files import SPEC, DataError, bundled, first_line, redact_credentials, resolve_path
 from hlorank.metrics import BEST_TAU, EXPERIMENT
 from hlorank.runs.store import FEATURES, MODEL, NAME, SWEEP, existing_file, existing_store, stored_run
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 _IS = ("value = ?", "value >= ?")  # a text, and any text, of which none is less than an empty one
-_EXPECTED = "a model folder, an MLflow run id, runs:/<run id>/model or models:/<name>@<alias or /version>"
+_EXPECTED = "a model folder, a ranker of hlorank, such as layout.cpu, an MLflow run id, runs:/<run id>/model or models:/<name>@<alias or /version>"
 
 
 def model_folder(reference: str | Path) -> Path:
     """Return the folder of a trained model, with spec.json and weights.safetensors.
 
-    `reference` is a path, which may begin with `~` or `$HLORANK_SHARED`; a run id; `runs:/<run id>/<artifact>`; or
-    `models:/<name>@<alias>` and `models:/<name>/<version>`, in the store of MLFLOW_TRACKING_URI, the registry of
-    MLFLOW_REGISTRY_URI, else mlflow.db in the current folder. Downloads are deleted when the process ends.
+    `reference` is a path, which may begin with `~` or `$HLORANK_SHARED`; a ranker of the package, such as layout.cpu; a
+    run id; `runs:/<run id>/<artifact>`; or `models:/<name>@<alias>` and `models:/<name>/<version>`, in the store of
+    MLFLOW_TRACKING_URI, the registry of MLFLOW_REGISTRY_URI, else mlflow.db in the current folder. Downloads are
+    deleted when the process ends.
     """
     text = str(reference)
-    folder = resolve_path(text)
+    folder, ranker = resolve_path(text), bundled("rankers") / text
+    if not folder.exists() and ranker.parent.name == "rankers" and ranker.is_dir():
+        return ranker
     if (folder / SPEC).is_file():
         return folder
     if folder.is_dir():

@@ -11,6 +11,7 @@ from hlorank.cli.programs import collection_of
 from hlorank.cli.rank_output import print_changes
 from hlorank.config import ConfigError
 from hlorank.files import DataError
+from hlorank.ranking.rankers import cards
 from hlorank.terminal import add_number
 from hlorank_collect.commands import common
 from hlorank_collect.xla import TPUS
@@ -29,11 +30,12 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     common.add_program_arguments(parser.add_argument_group("programs"))
     how = parser.add_argument_group("configurations")
-    choice = how.add_mutually_exclusive_group(required=True)
+    choice = how.add_mutually_exclusive_group()
     choice.add_argument(
         "--model",
         metavar="MODEL",
-        help="a trained model that ranks layouts: a model folder, an MLflow run id, or models:/<name>@champion",
+        help="a trained model that ranks layouts: a model folder, an MLflow run id, or models:/<name>@champion; by "
+        "default the ranker of hlorank for the backend",
     )
     choice.add_argument("--random", action="store_true", help="no model: measure random candidates, as a baseline")
     choice.add_argument(
@@ -92,6 +94,14 @@ def _model(reference: str) -> tuple[str, str]:
     return str(folder), backend
 
 
+def _bundled(backend: str) -> str:
+    """Return the name of the ranker of the package for layouts of a backend, else raise ConfigError."""
+    for card in cards().values():
+        if card.kind == "layout" and card.backend == backend:
+            return card.name
+    raise ConfigError(f"model: no ranker of hlorank is for layouts of {backend}; give one by --model, or --random")
+
+
 def _print_winner(about: Mapping[str, Any]) -> None:
     if about["changes"]:
         print_changes(about["name"], about["changes"], "changes in the JSON file")
@@ -106,6 +116,8 @@ def run(arguments: argparse.Namespace) -> int:
     require_jax()
     _check(arguments)
     model, backend = None, arguments.backend or "cpu"
+    if arguments.model is None and arguments.apply is None and not arguments.random:
+        arguments.model = _bundled(backend)
     if arguments.model is not None:
         model, own = _model(arguments.model)  # before any program is compiled
         backend = arguments.backend or own
