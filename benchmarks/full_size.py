@@ -56,7 +56,6 @@ SETTINGS = ("data=local", "data.local.root=generated", "partition.max_nodes=500"
 STEPS, EPOCHS = 2_000, 10
 TRAININGS = ("gst", "best_layout", "best_tile")
 QUICK = {"configurations": 1 / 200, "nodes": 0.1, "graphs": 0.05}
-_RAW_BYTES, _FEATURE_BYTES, _TILE_BYTES = 72 / 12, 2.5, 200  # on disk, for each configured node or tile, at most
 _SAMPLE_SECONDS = 0.5
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 _FOLDERS = {
@@ -242,18 +241,6 @@ def size_on_disk(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def check_disk(collection: Collection, size: Size, work: Path) -> None:
-    """Raise ConfigError unless a collection needs at most half of the free space."""
-    sizes = graph_sizes(collection, **size._asdict())
-    needed = sum(graph.configurations for graph in sizes) * _TILE_BYTES
-    if collection.kind == "layout":
-        nodes = sum(graph.configurations * graph.configurable for graph in sizes)
-        needed = round(nodes * (2 * _RAW_BYTES + _FEATURE_BYTES))
-    work.mkdir(parents=True, exist_ok=True)
-    if needed > (free := shutil.disk_usage(work).free) / 2:
-        raise ConfigError(f"--work {work}: {collection} takes up to {needed:,} bytes, more than half of {free:,} free")
-
-
 def measure(
     collection: Collection, size: Size, steps: int, trainings: Sequence[str], work: Path, results: Path
 ) -> None:
@@ -265,8 +252,6 @@ def measure(
     if {_key({**own, "stage": stage.name, "training": stage.training}) for stage in chosen} <= known:
         return
     place = work / "-".join([*collection.parts, *map(str, size), f"{steps}", f"{cores}"])
-    if not place.exists():
-        check_disk(collection, size, work)
     run = Run(collection, size, place)
     for stage in chosen:
         row = {**own, "stage": stage.name, "training": stage.training, "code": code_digest("hlorank")[:16]}

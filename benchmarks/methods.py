@@ -11,11 +11,11 @@ a quarter of the steps, for a seed of its own. The weights of the best validatio
 half as many segments with gradient, "reweight" weighs missing entries.
 
 A finished training is a row of the results and is not repeated, so that a killed run continues. All of it takes about
-nine hours of CPU time, the quick form minutes. The committed results, benchmarks/results/methods, are of the form of
-this benchmark at commit 42ca19e, which bounded CPU seconds.
+nine hours of CPU time, the quick form minutes. The committed results, benchmarks/results/methods, and their figures are
+of the form of this benchmark at commit 42ca19e, which bounded CPU seconds.
 
     python benchmarks/methods.py --workload models
-    python benchmarks/methods.py --show --plot methods.svg
+    python benchmarks/methods.py --show
 """
 
 from __future__ import annotations
@@ -26,12 +26,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import harness  # type: ignore[import-not-found] # same folder
-import matplotlib as mpl
 import pandas as pd
-from matplotlib.figure import Figure
 from scipy.stats import t
 
-from hlorank.files import atomic_path, fingerprint
+from hlorank.files import fingerprint
 from hlorank.training.methods import METHODS
 
 RATES = (1e-3, 3e-4, 3e-3)
@@ -165,25 +163,6 @@ def table(rows: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def draw(rows: pd.DataFrame, path: Path) -> None:
-    """Write an SVG: the validation tau of each seed, and its mean, by workload and method."""
-    workloads = [*rows["workload"].unique()]
-    with mpl.rc_context({"svg.hashsalt": "hlorank", "svg.fonttype": "none", "font.size": 8}):
-        figure = Figure(figsize=(4 * len(workloads), 3.2), layout="constrained")
-        panels = figure.subplots(1, len(workloads), squeeze=False)[0]
-        for axes, workload in zip(panels, workloads, strict=True):
-            own = rows[rows["workload"] == workload]
-            names = own["method"] + own["variant"].map(lambda text: f", {text}" if text else "")
-            axes.plot(own["valid_tau"], names, "o", markerfacecolor="none")
-            means = own.groupby(names, sort=False)["valid_tau"].mean()
-            axes.plot(means, means.index, "|", markersize=12, color="black")
-            axes.set_title(workload)
-            axes.set_xlabel("validation Kendall tau")
-            axes.grid(alpha=0.3)
-        with atomic_path(path) as file:
-            figure.savefig(file, format="svg", metadata={"Date": None})
-
-
 def main() -> None:
     parser = harness.Parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="one seed, small graphs, a narrow model, 20 steps")
@@ -196,7 +175,6 @@ def main() -> None:
     parser.add_argument("--results", type=harness.output_file, default=harness.RESULTS / "methods.csv", metavar="CSV",
                         help="rows (default: benchmarks/results/methods.csv)")  # fmt: skip
     parser.add_argument("--show", action="store_true", help="only show the results")
-    parser.add_argument("--plot", type=harness.output_file, metavar="SVG", help="draw what is shown")
     arguments = parser.parse_args()
     if not arguments.show:
         for name in arguments.workload:
@@ -204,8 +182,6 @@ def main() -> None:
     rows = harness.read_rows(arguments.results, COLUMNS + TAUS).fillna({"variant": ""})
     rows = rows[rows["workload"].isin(arguments.workload) & (rows["seed"] != TUNING_SEED)]
     print(table(rows))
-    if arguments.plot:
-        draw(rows, arguments.plot)
 
 
 if __name__ == "__main__":

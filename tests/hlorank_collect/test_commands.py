@@ -19,6 +19,7 @@ from hlorank.data.configurations import LayoutConfigurations
 from hlorank.files import MAX_NAME, DataError, read_json
 from hlorank.hlo.hlo_pb2 import HloModuleProto, ShapeProto
 from hlorank.hlo.node_features import element_type
+from hlorank.runs.find import model_folder
 from hlorank_collect import machine
 from hlorank_collect.autotune import tune_program
 from hlorank_collect.autotune.search import Speedup
@@ -131,17 +132,23 @@ def test_programs_are_tuned_and_run_again(programs: Path, autotune: Command, mon
     assert "times as fast as the default" in autotune(names[1], *SHAPES, "--apply", saved)[0]
 
 
-def test_a_model_may_be_one_of_mlflow(programs: Path, autotune: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_may_be_one_of_mlflow_and_is_else_the_ranker_of_the_package(
+    programs: Path, autotune: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (programs / "spec.json").write_text('{"collection": "layout:cpu:random"}')
-    name = "models:/layout.cpu.random@champion"
+    name, given = "models:/layout.cpu.random@champion", list[tuple[str | None, ...]]()
 
     def run_tasks(tasks: list[TuneTask], **_: object) -> Summary:
-        assert [(task.model, task.reference) for task in tasks] == [(str(programs), name)]
+        given.extend((task.model, task.reference) for task in tasks)
         return Summary(measured=["dots"])
 
-    monkeypatch.setattr("hlorank.runs.find.model_folder", {name: programs}.__getitem__)
+    folders = {name: programs, "layout.cpu": model_folder("layout.cpu")}
+    monkeypatch.setattr("hlorank.runs.find.model_folder", folders.__getitem__)
     monkeypatch.setattr("hlorank_collect.run_tasks.run_tasks", run_tasks)
     autotune("user_programs:dots", *SHAPES, "--model", name)
+    autotune("user_programs:dots", *SHAPES)
+    assert given == [(str(folders[reference]), reference) for reference in (name, "layout.cpu")]
+    assert "layouts of gpu" in autotune.error("user_programs:dots", *SHAPES, "--backend", "gpu")
 
 
 @pytest.mark.slow

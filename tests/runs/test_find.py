@@ -26,6 +26,7 @@ def test_paths_and_runs(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> N
     assert model_folder(model) == model
     monkeypatch.chdir(model.parent)
     assert model_folder(model.name) == Path(model.name)
+    assert (model_folder("layout.cpu") / SPEC).is_file()
     monkeypatch.setenv(SHARED_VARIABLE, str(model.parent))
     assert model_folder(f"$HLORANK_SHARED/{model.name}") == model
     at_exit = list[tuple[Any, ...]]()

@@ -22,7 +22,7 @@ from hlorank.runs.store import FEATURES, MODEL, NAME, SWEEP, existing_file, exis
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 _IS = ("value = ?", "value >= ?")  # a text, and any text, of which none is less than an empty one
-_EXPECTED = "a model folder, a ranker of hlorank, such as layout.cpu, an MLflow run id, runs:/<run id>/model or models:/<name>@<alias or /version>"
+_EXPECTED = "a model folder, layout.cpu, an MLflow run id, runs:/<run id>/model or models:/<name>@<alias or /version>"
 
 
 def model_folder(reference: str | Path) -> Path:
