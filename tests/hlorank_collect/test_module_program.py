@@ -131,8 +131,10 @@ def test_a_module_beyond_the_memory_is_refused(folder: Path, monkeypatch: pytest
         programs.check_memory(module, needed - 1)
     assert machine.memory_limit() > 2**30
     monkeypatch.setattr("hlorank_collect.modules.module_program.memory_limit", lambda: 1000)
+    program = programs.module_program(folder / "net.small.hlo.txt")
     with pytest.raises(SkippedError, match="GB of memory"):
-        programs.module_program(folder / "net.small.hlo.txt").trace("cpu")
+        program.trace("cpu")
+    assert program.trace("tpu-v5e").module, "the compiler for TPUs runs nothing"
 
 
 GATHER = text("gather.txt")
