@@ -117,7 +117,7 @@ def run_dense(layer: Layer, x: Tensor, segment: Segment) -> Tensor:
         Mixing.ROW: MaskIndex(None, nodes) if layer.by_node else None,
         Mixing.NEIGHBOURS: graph,
         Mixing.SEGMENT: DenseIndex(None, nodes, graph),
-        Mixing.CONFIGURATIONS: NodeIndex(nodes, (), None),
+        Mixing.CONFIGURATIONS: NodeIndex(configurations, None, None),
     }[layer.mixing]
     return run(layer, x.flatten(0, 1), tensors(index, CPU)).view(nodes, configurations, -1)
 

@@ -111,6 +111,11 @@ def test_scores_are_averaged_over_orders(monkeypatch: pytest.MonkeyPatch) -> Non
         model.config = model.config.model_copy(update={"permutations": count})
         found = mean_over_orders(model, graph, MEMORY, NO_PLANS)
         np.testing.assert_allclose(found, single[:count].mean(axis=0), rtol=1e-12)
+    monkeypatch.setattr(scoring, "RANKED_TOGETHER", 30)  # all in one group, whose order is irrelevant
+    calls = list[int]()
+    model.register_forward_pre_hook(lambda *_: calls.append(1))
+    mean_over_orders(model, graph, MEMORY, NO_PLANS)
+    assert len(calls) == 1
 
 
 def test_members_are_averaged_over_orders_and_share_their_plans(

@@ -193,12 +193,12 @@ def mean_over_orders(model: CostModel, graph: GraphInputs, memory_bytes: int, ca
     """Average scores over `model.permutations` orders of all distinct configurations of a graph.
 
     If a layer mixes configurations, their order determines the groups that are ranked together. The first order is the
-    graph's; the others are drawn, equal on every call. Without such a layer the order is irrelevant, and one order is
-    computed.
+    graph's; the others are drawn, equal on every call. Without such a layer, or with a single group, the order is
+    irrelevant, and one order is computed.
     """
     configurations = np.arange(graph.features.distinct)
     total = score_configurations(model, graph, configurations, memory_bytes, cache)
-    if Mixing.CONFIGURATIONS not in model.recipe.mixing:
+    if Mixing.CONFIGURATIONS not in model.recipe.mixing or len(configurations) <= RANKED_TOGETHER:
         return total
     orders = model.config.permutations
     for number in range(1, orders):

@@ -129,12 +129,14 @@ class _Builder:
 
     def _by_node(self) -> plans.NodeIndex[plans.Array]:
         colouring = self._now
+        nodes, configurations = colouring.colour_of.shape
         if colouring.is_identity:
-            return plans.NodeIndex(self._segment.nodes, (), None)
-        colour_of, prefix = colouring.colour_of, colouring.prefix
-        count, first = colour_of.shape[1], colouring.node
-        place = np.where(first < prefix, first * count + colouring.configuration, prefix * (count - 1) + first)
-        return plans.NodeIndex(len(colour_of), (colour_of[:prefix], colour_of[prefix:, :1]), place)
+            return plans.NodeIndex(configurations, None, None)
+        # No two nodes share a colour, see above.
+        counts = np.bincount(colouring.colour_of.ravel(), minlength=len(colouring)).astype(np.float64)
+        starts = np.searchsorted(colouring.node, np.arange(nodes + 1))
+        colours = sparse(np.arange(len(colouring)), starts, len(colouring), counts, gradients=self._recipe.gradients)
+        return plans.NodeIndex(configurations, colours, colouring.node)
 
     def _dense(self, edges: EdgeKind | None) -> plans.DenseIndex[plans.Array]:
         nodes, configurations = self._now.colour_of.shape

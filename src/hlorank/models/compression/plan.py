@@ -74,12 +74,12 @@ class DenseIndex(NamedTuple, Generic[A]):
 
 
 class NodeIndex(NamedTuple, Generic[A]):
-    """Colours by node, for a layer that mixes configurations."""
+    """Colours by node, for a layer that mixes configurations; None, None if no two states are equal."""
 
-    nodes: int  # number of nodes
-    # (prefix nodes, configurations) and (other nodes, 1) int64, their colours; () if no two states are equal
-    parts: tuple[A, ...]
-    colour: A | None  # (colours,) int64, its place in the states of the parts; None if no two states are equal
+    configurations: int  # their number
+    # (nodes, colours), the colours of each node, ascending, with the number of configurations of each as its weight
+    colours: Sparse[A] | None
+    node: A | None  # (colours,) int64, the node of each colour, ascending
 
 
 class MaskIndex(NamedTuple, Generic[A]):

@@ -5,13 +5,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import elu
+from torch.nn.functional import elu, embedding
 
 from hlorank.config import Directions
 from hlorank.models.compression.declarations import Mixing
 from hlorank.models.compression.plan import NodeIndex, QuotientGraph
-from hlorank.models.layers.layer import Layer, head_width, map_nodes, mlp
+from hlorank.models.layers.layer import Layer, head_width, mlp
 from hlorank.models.layers.message_passing import Sage
+from hlorank.models.plan_tensors import propagate
 
 _MIN_TOTAL = 1e-6
 _FIRST_TEMPERATURE = 0.5
@@ -70,22 +71,40 @@ class Gps(Layer):
         return result
 
 
+def _share(scaled: Tensor, index: NodeIndex[Tensor]) -> Tensor:
+    """Return the softmax over the configurations of each node, times their number; colours count repeatedly."""
+    if index.colours is None or index.node is None:
+        share = torch.softmax(scaled.view(-1, index.configurations, scaled.shape[1]), dim=1)
+        return share.mul_(index.configurations).view_as(scaled)
+    most = scaled.new_full((len(index.colours.row_starts), scaled.shape[1]), -torch.inf)
+    most.scatter_reduce_(0, index.node[:, None].expand_as(scaled), scaled, "amax")
+    share = torch.exp(scaled - embedding(index.node, most))
+    return share.mul_(embedding(index.node, index.configurations / propagate(share, index.colours)))
+
+
 class _Compare(torch.autograd.Function):
     """C x softmax over configurations of k x, in half of the time of its separate operations."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, k: Tensor) -> Tensor:
-        share = torch.softmax(k * x, dim=1)
+    def forward(ctx: Any, x: Tensor, k: Tensor, index: NodeIndex[Tensor]) -> Tensor:
+        share = _share(k * x.to(k.dtype), index)
         ctx.save_for_backward(x, k, share)
-        return (share * x).mul_(x.shape[1])
+        ctx.index = index
+        return share * x
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        x, k, share = ctx.saved_tensors
-        direct = (gradients[0] * share).mul_(x.shape[1])
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        (x, k, share), index = ctx.saved_tensors, ctx.index
+        direct = gradients[0] * share
         through = direct * x
-        through.addcmul_(share, through.sum(dim=1, keepdim=True), value=-1)
-        return torch.addcmul(direct, through, k), torch.sum(through * x).to(k.dtype)
+        if index.colours is None:
+            nodes = through.view(-1, index.configurations, x.shape[1])
+            nodes.addcmul_(share.view_as(nodes), nodes.sum(dim=1, keepdim=True), value=-1 / index.configurations)
+        else:
+            of_node = embedding(index.node, propagate(through, index.colours._replace(weight=None)))
+            weight = index.colours.weight[:, None].to(share.dtype) / -index.configurations
+            through.addcmul_(share * weight, of_node)
+        return torch.addcmul(direct, through, k), torch.sum(through * x).to(k.dtype), None
 
 
 class Comparison(Layer):
@@ -103,14 +122,11 @@ class Comparison(Layer):
         super().__init__()
         self.log_temperature = nn.Parameter(torch.tensor(math.log(_FIRST_TEMPERATURE)))
 
-    def _compare(self, x: Tensor) -> Tensor:
-        k = (-self.log_temperature).exp()
-        compared: Tensor = _Compare.apply(x, k)  # type: ignore[no-untyped-call] # untyped in PyTorch
-        return compared
-
     def forward(self, x: Tensor, index: NodeIndex[Tensor]) -> Tensor:
         """Compute (colours, width) to (colours, 2 width); configurations of one colour have equal weights."""
-        return torch.cat([x, map_nodes(self._compare, x, index)], dim=-1)
+        k = (-self.log_temperature).exp()
+        compared: Tensor = _Compare.apply(x, k, index)  # type: ignore[no-untyped-call] # untyped in PyTorch
+        return torch.cat([x, compared], dim=-1)
 
 
 class ConfigurationAttention(Comparison):

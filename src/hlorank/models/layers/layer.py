@@ -9,7 +9,7 @@ from torch.nn.functional import embedding
 
 from hlorank.config import ConfigError
 from hlorank.models.compression.declarations import EdgeKind, Mix, Mixing
-from hlorank.models.compression.plan import DenseIndex, MaskIndex, NodeIndex, StepIndex
+from hlorank.models.compression.plan import DenseIndex, MaskIndex, StepIndex
 
 _EPSILON = 1e-5
 _REDUCTION = 8
@@ -25,7 +25,7 @@ class Layer(nn.Module):
       `edges`, `QuotientEdges` or `QuotientPieces`.
     - SEGMENT: the dense form, (nodes, configurations, width), with such a graph of it if `edges` is not None. All
       layers after it are dense, too.
-    - CONFIGURATIONS: (colours, width), with a `NodeIndex`; see `map_nodes`.
+    - CONFIGURATIONS: (colours, width), with a `NodeIndex`.
     """
 
     mixing: ClassVar[Mixing]  # the states on which a new state depends
@@ -51,17 +51,6 @@ def run(layer: Layer, values: Tensor, index: StepIndex[Tensor]) -> Tensor:
         return dense.flatten(0, 1)
     result: Tensor = layer(values, index)
     return result
-
-
-def map_nodes(function: Callable[[Tensor], Tensor], values: Tensor, index: NodeIndex[Tensor]) -> Tensor:
-    """Apply a function to (colours, width), all configurations of a node at once.
-
-    The function gets (nodes, configurations, width) of a part of the nodes, and returns the same shape.
-    """
-    if index.colour is None:
-        return function(values.view(index.nodes, -1, values.shape[1])).flatten(0, 1)
-    parts = [function(embedding(part, values)).flatten(0, 1) for part in index.parts]
-    return embedding(index.colour, torch.cat(parts))
 
 
 class RowLayer(Layer):
