@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from step_time import MARGIN, Training, Workload, interleaved, spread, synthetic  # type: ignore[import-not-found] # same folder
 from torch import Tensor, nn
 from torch.nn.functional import dropout, gelu, instance_norm
+from torch.utils.flop_counter import FlopCounterMode
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import SAGEConv, global_max_pool, global_mean_pool
 
@@ -49,7 +50,7 @@ from hlorank.training.step_data import ordered
 TRAINED_UNET = Path("data/tpugraphs/npz/layout/xla/default/train/unet3d.npz")
 UNET = Path("data/tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz")
 MEMORY_BYTES = 2**28
-REPEATS, WALL_ROUNDS, WALL_BURST = 3, 7, 5
+REPEATS, WALL_ROUNDS, WALL_BURST, PRODUCT = 3, 7, 5, 1024
 
 
 class PublicForm(nn.Module):
@@ -208,13 +209,9 @@ def kaggle_1(quick: bool) -> dict[str, Any] | None:
         ours, theirs = workload.model.score(training.aggregate(plan, 1), 1), source(training.rows)
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
     workload.model.train(), source.train()
-    taken = interleaved(
-        {"plan": training.plan, "run": lambda _: training.run(plan), "public": lambda _: source.step(training)},
-        [0],
-        7,
-    )
-    taken["here"] = taken["plan"] + taken["run"]
-    return report("unet3d, training, kaggle_1", configurations, taken)
+    parts = {"plan": training.plan, "run": lambda _: training.run(plan), "public": lambda _: source.step(training)}
+    taken = interleaved(parts, [0], 7)
+    return report("unet3d, training, kaggle_1", configurations, taken, bound(parts["run"], [0]))
 
 
 def training_ratios(name: str, workload: Workload, configurations: int, repeats: int) -> dict[str, Any]:
@@ -223,17 +220,13 @@ def training_ratios(name: str, workload: Workload, configurations: int, repeats:
     for method in ("gst_e", "gst"):
         training, calls = Training(workload, method, configurations), spread(len(workload.graph.segments), 4)
         fresh, planned = method == "gst", {segment: training.plan(segment) for segment in calls}
-        taken = interleaved(
-            {
-                "plan": training.plan,
-                "run": lambda i, training=training, planned=planned: training.run(planned[i]),
-                "public": lambda i, training=training, fresh=fresh: public.step(training, i, fresh),
-            },
-            calls,
-            repeats,
-        )
-        taken["here"] = taken["plan"] + taken["run"]
-        figures[method] = report(f"{name}, training, {method}", configurations, taken)
+        parts = {
+            "plan": training.plan,
+            "run": lambda i, training=training, planned=planned: training.run(planned[i]),
+            "public": lambda i, training=training, fresh=fresh: public.step(training, i, fresh),
+        }
+        taken = interleaved(parts, calls, repeats)
+        figures[method] = report(f"{name}, training, {method}", configurations, taken, bound(parts["run"], calls))
         figures[method] |= {f"{part}_ms": 1000 * taken[part] for part in ("plan", "run")}
         print(f"  plan {1000 * taken['plan']:.1f} ms, run {1000 * taken['run']:.1f} ms", flush=True)
         if method == "gst_e":
@@ -258,10 +251,7 @@ def wall_rates(training: Training, calls: Sequence[int], configurations: int) ->
             seconds[key].append(time.perf_counter() - start)
     torch.set_num_threads(1)
     done = len(burst) * configurations
-    rates = {
-        f"{workers} workers, {threads} threads": done / median(taken[1:])
-        for (workers, threads), taken in seconds.items()
-    }
+    rates = {f"{key[0]} workers, {key[1]} threads": done / median(taken[1:]) for key, taken in seconds.items()}
     print("  wall: " + ", ".join(f"{key} {rate:,.0f}" for key, rate in rates.items()), flush=True)
     return rates
 
@@ -271,19 +261,16 @@ def scoring_ratio(name: str, workload: Workload, share: int, repeats: int) -> di
     public, graph, rows = PublicForm(workload.model), workload.graph, workload.graph.targets[0]
     ours = score_configurations(workload.model, graph, rows, MEMORY_BYTES)
     np.testing.assert_allclose(public.scores(graph, rows[:8], 8), ours[:8], rtol=1e-3, atol=1e-4)
-    taken = interleaved(
-        {
-            "here": lambda _: score_configurations(workload.model, graph, rows, MEMORY_BYTES),
-            "plan": lambda _: plan_everything(workload),
-            "public": lambda _: public.scores(graph, rows[:share], 32),
-        },
-        [0],
-        repeats,
-    )
+    parts = {
+        "here": lambda _: score_configurations(workload.model, graph, rows, MEMORY_BYTES),
+        "plan": lambda _: plan_everything(workload),
+        "public": lambda _: public.scores(graph, rows[:share], 32),
+    }
+    taken = interleaved(parts, [0], repeats)
     # Repeated configurations, which featurize merges, are scored again there.
     configurations = len(graph.features.row_of)
     taken["public"] *= configurations / share
-    figures = report(f"{name}, scoring all {configurations:,}", configurations, taken)
+    figures = report(f"{name}, scoring all {configurations:,}", configurations, taken, bound(parts["here"], [0]))
     return {**figures, "seconds": taken["here"], "plan_seconds": taken["plan"]}
 
 
@@ -293,11 +280,22 @@ def plan_everything(workload: Workload) -> None:
         pass
 
 
-def report(name: str, configurations: int, taken: dict[str, float]) -> dict[str, Any]:
-    """Print and return the figures of one comparison."""
-    here, public = configurations / taken["here"], configurations / taken["public"]
-    print(f"{name}: {here:,.0f} configurations/s, public form {public:,.1f}: {here / public:.1f}x", flush=True)
-    return {"configurations_per_second": here, "public_form": public, "ratio": here / public}
+def bound(work: Callable[[int], object], calls: Sequence[int]) -> float:
+    """Mean seconds that matrix products of the work, which has distinct states only, take at a large product's rate."""
+    square = torch.ones(PRODUCT, PRODUCT)
+    seconds = interleaved({"product": lambda _: square @ square}, [0] * 4, 7)["product"]
+    with FlopCounterMode(display=False) as counter:
+        for call in calls:
+            work(call)
+    return float(counter.get_total_flops() / len(calls) * seconds / (2 * PRODUCT**3))
+
+
+def report(name: str, configurations: int, taken: dict[str, float], least: float) -> dict[str, Any]:
+    """Print and return the figures of one comparison; `least` seconds are the bound."""
+    seconds = taken["here"] if "here" in taken else taken["plan"] + taken["run"]
+    here, public, share = configurations / seconds, configurations / taken["public"], least / seconds
+    print(f"{name}: {here:,.0f} a second, public {public:,.1f}, {here / public:.1f}x, bound {share:.0%}", flush=True)
+    return {"configurations_per_second": here, "public_form": public, "ratio": here / public, "share_of_bound": share}
 
 
 def unet_3d(quick: bool) -> dict[str, Any] | None:
@@ -324,16 +322,18 @@ def large(quick: bool) -> dict[str, float] | None:
         return None
     workload = Workload.of(synthetic(20_000, 50_000, 800), width=64)
     rows = workload.graph.targets[0]
+    score = partial(score_configurations, workload.model, workload.graph, rows, MEMORY_BYTES)
     start, start_cpu = time.perf_counter(), time.process_time()
-    score_configurations(workload.model, workload.graph, rows, MEMORY_BYTES)
+    score()
     taken, taken_cpu = time.perf_counter() - start, time.process_time() - start_cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     start_cpu = time.process_time()
     plan_everything(workload)
     planned = time.process_time() - start_cpu
-    print(f"{len(rows):,} configurations in {taken:.0f} s, plans {planned:.0f} s, peak {peak:,} bytes")
+    share = bound(lambda _: score(), [0]) / taken_cpu
+    print(f"{len(rows):,} configurations in {taken:.0f} s, plans {planned:.0f} s, {peak:,} bytes, bound {share:.0%}")
     figures = {"configurations": len(rows), "seconds": taken, "cpu_seconds": taken_cpu, "plan_seconds": planned}
-    return {**figures, "peak_bytes": peak}
+    return figures | {"peak_bytes": peak, "share_of_bound": share}
 
 
 PARTS: dict[str, Callable[[bool], dict[str, Any] | None]] = {

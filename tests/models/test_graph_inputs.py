@@ -82,7 +82,7 @@ def test_a_partition_is_that_of_the_opened_graph(graphs: GraphLoader, tiny_colle
 
 def received(colouring: Colouring, neighbourhood: Neighbourhood) -> dict[tuple[int, int], object]:
     """Return the edge types, weights and colours that each node receives under each configuration, sorted."""
-    starts, source, edge_type, weight, _ = neighbourhood
+    starts, source, edge_type, weight, *_ = neighbourhood
     result: dict[tuple[int, int], object] = {}
     for node, (start, stop) in enumerate(pairwise(starts.tolist())):
         edges = edge_type[start:stop].tolist(), weight[start:stop].round(12).tolist()

@@ -71,6 +71,9 @@ def test_means_equal_simple_conv(count: int, data: st.DataObject) -> None:
     convolved = SimpleConv(aggr="mean")(x, pairs.T.flip(0))
     torch.testing.assert_close(propagate(x, matrix), convolved, rtol=1e-12, atol=1e-12)
     assert torch.autograd.gradcheck(lambda x: propagate(x, matrix), (x.requires_grad_(),))
+    for added in (states(1, 3)[0], states(len(matrix.row_starts), 3)):
+        torch.testing.assert_close(propagate(x, matrix, added), convolved + added, rtol=1e-12, atol=1e-12)
+        assert torch.autograd.gradcheck(lambda x, y: propagate(x, matrix, y), (x, added.requires_grad_()))
     low = x.detach().to(torch.bfloat16).requires_grad_()
     mean = propagate(low, matrix)
     (gradient,) = torch.autograd.grad(mean.sum(), low)  # the gradient before it is an expanded number

@@ -5,6 +5,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding as gathered
 from torch.nn.functional import normalize
 
 from hlorank.config import ConfigError, ExtensionPoint, ModelConfig, find, is_function
@@ -55,7 +56,8 @@ class Block(nn.Module):
         for name in self.names:
             index = next(indices)
             if name == RESIDUAL:
-                values = values + (before if index is None else propagate(before, cast("Sparse[Tensor]", index)))
+                matrix = cast("Sparse[Tensor] | None", index)
+                values = values + before if matrix is None else propagate(before, matrix, values)
             else:
                 values = run(next(layers)[1], values, index)
         return values
@@ -151,7 +153,7 @@ class CostModel(nn.Module):
             else:
                 values = part(values, indices)
         embedding = torch.cat([POOLINGS[name](values, plan.pool) for name in self.config.pooling], dim=-1)
-        return embedding if plan.inverse is None else embedding[plan.inverse]
+        return embedding if plan.inverse is None else gathered(plan.inverse, embedding)
 
     def score(self, total: Tensor, segments: int) -> Tensor:
         """Compute scores, (configurations,), by A and H from the sum of the embeddings of a graph's segments."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding_bag
+from torch.nn.functional import embedding
 
 from hlorank.models.compression.plan import Array, Plan, PoolIndex, Sparse
 
@@ -114,33 +114,39 @@ def _sum(x: Tensor, index: Tensor, starts: Tensor, weight: Tensor | None) -> Ten
     if len(index) == 0:
         return x.new_zeros(len(starts), x.shape[1])
     weight = None if weight is None else weight.to(x.dtype)
-    summed: Tensor = embedding_bag(index, x, starts, mode="sum", per_sample_weights=weight)
+    # Detached, as it would prepare for a gradient of its own; without the checks of torch.nn.functional.
+    summed: Tensor = torch.embedding_bag(x.detach(), index, starts, False, 0, False, weight)[0]
     return summed
 
 
 class _Propagate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, matrix: Sparse[Tensor]) -> Tensor:
-        ctx.matrix = matrix
-        return _sum(x, matrix.column, matrix.row_starts, matrix.weight)
+    def forward(ctx: Any, x: Tensor, matrix: Sparse[Tensor], added: Tensor | None) -> Tensor:
+        ctx.matrix, ctx.added = matrix, 0 if added is None else added.dim()
+        summed = _sum(x, matrix.column, matrix.row_starts, matrix.weight)
+        if added is None:
+            return summed
+        return summed.add_(added) if summed.dtype == added.dtype else summed + added
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, Tensor | None]:
         matrix: Sparse[Tensor] = ctx.matrix
         if matrix.row is None or matrix.column_starts is None:
             raise RuntimeError("the plan was made without gradients")
-        return _sum(gradients[0].contiguous(), matrix.row, matrix.column_starts, matrix.column_weight), None
+        gradient = gradients[0].contiguous()
+        added = gradient.sum(dim=0) if ctx.added == 1 else gradient if ctx.added else None
+        return _sum(gradient, matrix.row, matrix.column_starts, matrix.column_weight), None, added
 
 
-def propagate(x: Tensor, matrix: Sparse[Tensor]) -> Tensor:
+def propagate(x: Tensor, matrix: Sparse[Tensor], added: Tensor | None = None) -> Tensor:
     """Compute the product of a sparse matrix and (columns, width): (rows, width), 0 in a row without entries.
 
-    No state is copied for each entry: the fused kernel of `embedding_bag` replaces the products of CSR matrices of
-    `torch.sparse`, which are exact too, but took 1.3 to 1.9 times as long forward and backward over the quotient graphs
-    of a training step (unet_3d and a synthetic graph of 20,000 nodes, widths 64 and 256, float32, one thread of a CPU,
-    PyTorch 2.13).
+    With `added`, (width,) or (rows, width), this is added. No state is copied for each entry: the fused kernel of
+    `embedding_bag` replaces the products of CSR matrices of `torch.sparse`, which are exact too, but took 1.3 to 1.9
+    times as long forward and backward over the quotient graphs of a training step (unet_3d and a synthetic graph of
+    20,000 nodes, widths 64 and 256, float32, one thread of a CPU, PyTorch 2.13).
     """
-    result: Tensor = _Propagate.apply(x, matrix)  # type: ignore[no-untyped-call] # untyped in PyTorch
+    result: Tensor = _Propagate.apply(x, matrix, added)  # type: ignore[no-untyped-call] # untyped in PyTorch
     return result
 
 
@@ -204,4 +210,4 @@ def max_nodes(values: Tensor, index: PoolIndex[Tensor]) -> Tensor:
         return _dense(values, index).amax(dim=0)
     best = _max(values, index.states)
     own, of_segment = cast("Tensor", index.filled)
-    return torch.maximum(best[own], best[of_segment])
+    return torch.maximum(embedding(own, best), embedding(of_segment, best))

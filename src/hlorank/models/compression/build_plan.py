@@ -226,7 +226,8 @@ def quotient_graph(
         kept = edge_type > 0
         target, entry, edge_type = target[kept], entry[kept], edge_type[kept] - 1
         stops = stops - np.arange(1, len(after) + 1)
-    source = before.colour_of[neighbourhood.source[entry], after.configuration[target]]
+    place = neighbourhood.source[entry] * before.colour_of.shape[1] + after.configuration[target]
+    source = before.colour_of.ravel().take(place)
     starts, columns = np.append(0, stops), source if kind.types == 1 else kind.types * source + edge_type
     if linear:
         weight = neighbourhood.weight[entry]

@@ -66,6 +66,7 @@ class Colouring:
     def refine(self, neighbourhood: Neighbourhood, prefix: int) -> Colouring:
         """Return the colouring after a layer of message passing, if configurations reach the first `prefix` nodes."""
         # Colours get random hashes. Their sums over two neighbourhoods that differ agree with probability below 2^-50.
-        hashes = np.random.default_rng(0).integers(2**64, size=len(self), dtype=np.uint64)[self.colour_of]
-        keys = neighbourhood.hashes @ hashes
-        return Colouring.of_keys(keys[:prefix], keys[prefix:, 0])
+        hashes = np.random.default_rng(0).integers(2**64, size=len(self), dtype=np.uint64)
+        near, far = neighbourhood.rows(prefix)
+        reached = self.colour_of[: near.shape[1]]
+        return Colouring.of_keys(near @ hashes.take(reached), far @ hashes.take(self.colour_of[:, 0]))

@@ -21,6 +21,14 @@ class Neighbourhood(NamedTuple):
     edge_type: NDArray[np.int64]  # (entries,) 0 the node itself; then 1 an operand and 2 a user, or 1 either
     weight: NDArray[np.float64]  # (entries,) float64
     hashes: csr_array  # nodes x nodes, uint64, of each entry the random number of its pair of edge type and weight
+    parts: dict[int, tuple[csr_array, csr_array]]  # of `rows`
+
+    def rows(self, prefix: int) -> tuple[csr_array, csr_array]:
+        """Return the first rows of `hashes`, without the last columns that have no entry in them, and all others."""
+        if prefix not in self.parts:
+            near = self.hashes[:prefix]
+            self.parts[prefix] = near[:, : near.indices.max(initial=-1) + 1], self.hashes[prefix:]
+        return self.parts[prefix]
 
 
 class Edges:
@@ -70,7 +78,7 @@ class Edges:
         pair = np.unique(weight, return_inverse=True)[1] * 3 + edge_type
         hashes = np.random.default_rng(1).integers(2**64, size=pair.max(initial=0) + 1, dtype=np.uint64)[pair]
         hashed = csr_array((hashes, source, starts), shape=(self.nodes, self.nodes))
-        return Neighbourhood(starts, source, edge_type, weight, hashed)
+        return Neighbourhood(starts, source, edge_type, weight, hashed, {})
 
 
 @dataclass(frozen=True, eq=False)

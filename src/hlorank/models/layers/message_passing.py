@@ -44,7 +44,9 @@ class Convolution(Layer):
         """Compute (colours before, inputs) to (colours after, width)."""
         count, width = self.weights.shape[:2]
         products = linear(x, self.weights.flatten(0, 1))
-        if count > 1 and graph.copies > 1:
+        if graph.copies == 1:
+            return propagate(products.view(-1, width), graph.matrix, self.bias)
+        if count > 1:
             products = products.view(-1, graph.copies, count, width).transpose(1, 2)
         summed = propagate(products.reshape(-1, graph.copies * width), graph.matrix)
         return summed.view(-1, width) + self.bias
