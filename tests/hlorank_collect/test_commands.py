@@ -132,9 +132,7 @@ def test_programs_are_tuned_and_run_again(programs: Path, autotune: Command, mon
     assert "times as fast as the default" in autotune(names[1], *SHAPES, "--apply", saved)[0]
 
 
-def test_a_model_of_mlflow_or_of_the_package(
-    programs: Path, autotune: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_models_of_mlflow_and_the_package(programs: Path, autotune: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     (programs / "spec.json").write_text('{"collection": "layout:cpu:random"}')
     name, given = "models:/layout.cpu.random@champion", list[tuple[str | None, ...]]()
 
