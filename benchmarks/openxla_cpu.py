@@ -1,8 +1,7 @@
 """Speed-ups over the compiler's layouts of the programs by which OpenXLA judges XLA:CPU.
 
 `hlorank autotune` tunes each program with ten measurements. A row is the speed-up of the best candidate with its 95 %
-interval, above which the default must be beaten to be replaced, or the reason why there is none. A finished program is
-not tuned again. Give an otherwise idle machine.
+interval, or the reason why there is none. A finished program is not tuned again. Needs an otherwise idle machine.
 
     python benchmarks/openxla_cpu.py $HLORANK_SHARED/data/openxla_cpu
 """
@@ -39,10 +38,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("tuned"), help="folder of the tuned programs (default: tuned)")
     parser.add_json("rows of the programs (default: openxla_cpu.json of the committed results)")
     arguments = parser.parse_args()
-    rows = []
-    for file in program_files(arguments.folder):
-        rows.append(tuned(file, ["--random"] * arguments.random, arguments.out))
-        write_json(arguments.json or RESULTS / "openxla_cpu.json", {"programs": rows})
+    how = ["--random"] * arguments.random
+    rows = [tuned(file, how, arguments.out) for file in program_files(arguments.folder)]
+    write_json(arguments.json or RESULTS / "openxla_cpu.json", {"programs": rows})
 
 
 if __name__ == "__main__":
