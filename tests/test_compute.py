@@ -23,12 +23,13 @@ from hlorank.config import ComputeConfig, ConfigError, import_plugin
 from hlorank.config.extras import named_extra
 from hlorank.data.collection import Collection
 from hlorank.featurize.featurize_collection import featurize_collection
-from hlorank.files import DataError, sha256_file
+from hlorank.files import DataError
 from hlorank.partition.segment_store import partition_collection
 from tests import worker_functions as work
 from tests.conftest import Settings
 from tests.sections import compute_config
 from tests.servers import command, free_port
+from tests.trees import contents
 
 ROOT = Path(__file__).parents[1]
 TWO, ONCE = compute_config(workers=2), compute_config(workers=2, retries=0)
@@ -129,10 +130,6 @@ def test_workers_end_with_an_ended_parent(tmp_path: Path, name: str) -> None:
     assert len(set(done.stdout.split())) == 2
 
 
-def _digests(root: Path) -> dict[str, str]:
-    return {path.relative_to(root).as_posix(): sha256_file(path) for path in root.rglob("*") if path.is_file()}
-
-
 @pytest.mark.parametrize("address", ["layout:synthetic:random", "tile:synthetic"])
 def test_workers_write_the_same_bytes(address: str, tiny_collections: Path, tmp_path: Path, settings: Settings) -> None:
     collection, config = Collection.parse(address), settings()
@@ -140,8 +137,8 @@ def test_workers_write_the_same_bytes(address: str, tiny_collections: Path, tmp_
         compute, root = compute_config(workers=workers) if workers else SERIAL, tmp_path / str(workers)
         featurize_collection(tiny_collections / "raw", collection, config.featurize, root / "features", compute)
         partition_collection(root / "features", config.partition, root / "segments", compute)
-    assert len(_digests(tmp_path / "0")) > 30
-    assert _digests(tmp_path / "0") == _digests(tmp_path / "2")
+    assert len(contents(tmp_path / "0")) > 30
+    assert contents(tmp_path / "0") == contents(tmp_path / "2")
 
 
 @pytest.fixture
@@ -218,7 +215,7 @@ def test_nodes_of_a_ray_cluster_do_and_report_what_one_process_does(
     assert failed == "[0, 2]|DataError|a.npz: item: expected an even number, fo"
     assert full == "[]|OSError|[Errno 28] 1"
     assert refused == "compute=ray: no node of the cluster has what a task takes: CPU 64; see `ray status`"
-    assert _digests(tmp_path / "here") == _digests(tmp_path / "there")
+    assert contents(tmp_path / "here") == contents(tmp_path / "there")
 
 
 def test_the_death_of_the_local_node_ends_the_work_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

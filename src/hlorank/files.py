@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import hashlib
 import json
@@ -10,6 +11,7 @@ import os
 import re
 import secrets
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -116,6 +118,13 @@ def shared_dir() -> Path:
 def bundled(name: str) -> Path:
     """Return a folder that comes with the package: conf, or sample, the bundled collections."""
     return Path(__file__).parent / "bundled" / name
+
+
+def temporary_folder() -> Path:
+    """Return a new folder, which is deleted when the process ends."""
+    folder = tempfile.mkdtemp(prefix="hlorank-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def resolve_path(path: str | Path) -> Path:

@@ -62,7 +62,7 @@ def environment(platform: str) -> dict[str, str]:
     return {**os.environ, **variables}
 
 
-def _work(task: Task, work: str, events: Connection, errors: Path) -> None:
+def _work(task: Task, events: Connection, errors: Path) -> None:
     """Run a task in this child process; send each `Progress`, and at the end an `Outcome`."""
     for path, number in ((Path(os.devnull), 1), (errors, 2)):
         with path.open("ab", buffering=0) as file:
@@ -73,20 +73,20 @@ def _work(task: Task, work: str, events: Connection, errors: Path) -> None:
     limit_memory()
     try:
         # Sending raises where the parent has ended, and ends this process too.
-        events.send(Outcome(resolve_name(work)(task, events.send)))
+        events.send(Outcome(resolve_name(task.work)(task, events.send)))
     except (SkippedError, ConfigError, DataError) as error:
         events.send(Outcome(None, str(error)))
 
 
 def _attempt(
-    task: Task, work: str, hang_seconds: float, progress: Callable[[Progress], None], errors: Path
+    task: Task, hang_seconds: float, progress: Callable[[Progress], None], errors: Path
 ) -> Outcome | tuple[str, Progress]:
     """Return the outcome of a child process, or why it ended without a result, and its last step."""
     last = Progress("start")
     context = multiprocessing.get_context("spawn")  # a process that imports jax must not be a fork
     reading, writing = context.Pipe(duplex=False)
     errors.touch()  # for a child that ends before its work
-    process = context.Process(target=_work, args=(task, work, writing, errors))
+    process = context.Process(target=_work, args=(task, writing, errors))
     # The end of the parent's main thread ends a child of another thread, which Python would wait for.
     process.daemon = threading.current_thread() is not threading.main_thread()
     # Ctrl-C is for the parent, which ends the child: that inherits the mask, and hears none from its first moment.
@@ -130,13 +130,11 @@ def _reason(status: int, lines: list[str]) -> str:
     return f"the process was ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else failed and f": {failed}")
 
 
-def supervise(
-    task: Task, *, hang_seconds: float, progress: Callable[[Progress], None] = lambda _: None, work: str | None = None
-) -> Outcome:
+def supervise(task: Task, *, hang_seconds: float, progress: Callable[[Progress], None] = lambda _: None) -> Outcome:
     """Measure a program in a child process, which starts again without a configuration that hangs or crashes it."""
     for _ in range(task.attempts):
         with tempfile.TemporaryDirectory(prefix="hlorank-child-") as folder:
-            ended = _attempt(task, work or task.work, hang_seconds, progress, Path(folder) / "errors")
+            ended = _attempt(task, hang_seconds, progress, Path(folder) / "errors")
         match ended:
             case Outcome() as outcome:
                 return outcome

@@ -172,7 +172,7 @@ class CompiledLayouts(Tried[xla.Executable]):
         executable = self._compile_one(configuration)
         outputs = [np.asarray(output) for output in executable.run(self._inputs)]
         if self._reference is None:
-            if nan := [number for number, output in enumerate(outputs) if has_nan([output])]:
+            if nan := [number for number, output in enumerate(outputs) if has_nan(output)]:
                 raise SkippedError(f"output {nan[0]} of the default configuration holds NaN: no other can be checked")
             self._reference = outputs
         elif (wrong := difference(self._reference, outputs)) is not None:

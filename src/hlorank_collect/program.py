@@ -7,7 +7,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -107,14 +107,16 @@ class Program(ABC):
     """Unique and safe in file names: letters, digits, dot, minus, underscore."""
     family: str
     """Group of the program in a split by model family."""
+    wide: bool = field(default=False, kw_only=True)
+    """True for types of 64 bits, which jax by default replaces by types of 32 bits."""
 
     @abstractmethod
     def trace(self, platform: xla.Platform) -> Traced:
         """Return the module of the program for a backend, equal at every call; raise SkippedError if there is none."""
 
-    @abstractmethod
     def put(self, arguments: Sequence[Any], platform: xla.Platform, layouts: Sequence[Order] = ()) -> list[Any]:
-        """Return arguments of the program as arrays on the device, one per parameter, in the module's entry layouts."""
+        """Return leaves of arguments, pytrees, as arrays on the device, one per parameter, in its entry layouts."""
+        return xla.put(arguments, platform, wide=self.wide, layouts=layouts)
 
     @abstractmethod
     def result(self) -> Callable[[Sequence[Any]], Any]:
@@ -128,8 +130,6 @@ class JaxProgram(Program):
     build: Callable[[], tuple[Function, Arguments]]
     """Function that returns the program and its example arguments, equal at every call: pytrees of arrays, or of
     jax.ShapeDtypeStructs, whose values are drawn."""
-    wide: bool = False
-    """True for types of 64 bits, which jax by default replaces by types of 32 bits."""
 
     def trace(self, platform: xla.Platform) -> Traced:
         """Trace the function; a program of several devices is a DataError."""
@@ -148,10 +148,6 @@ class JaxProgram(Program):
         check_module(traced := HloModuleProto.FromString(module))
         layouts = entry_layouts(traced).parameters
         return Traced(module, lambda: self.put(_with_values(arguments), platform, layouts))
-
-    def put(self, arguments: Sequence[Any], platform: xla.Platform, layouts: Sequence[Order] = ()) -> list[Any]:
-        """Return the leaves of the arguments, which are pytrees."""
-        return xla.put(arguments, platform, wide=self.wide, layouts=layouts)
 
     def result(self) -> Callable[[Sequence[Any]], Any]:
         """Return the function that makes the pytree that the function returns."""
@@ -209,7 +205,7 @@ def user_program(reference: str, arguments: str | None) -> JaxProgram:
         raise ConfigError(f"program {reference!r}: needs --arguments, such as 'f32[8,128] s32[8]'")
     wide, make = _shaped(arguments) if "[" in arguments or not arguments else (False, _made_by(arguments))
     name, family = file_name(f"{reference}-{arguments}"), file_name(reference)
-    return JaxProgram(name, family, lambda: _without_static(function, make()), wide)
+    return JaxProgram(name, family, lambda: _without_static(function, make()), wide=wide)
 
 
 def _without_static(function: Function, arguments: Arguments) -> tuple[Function, Arguments]:

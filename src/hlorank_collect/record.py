@@ -3,7 +3,6 @@
 import math
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,6 @@ from hlorank_collect import machine, xla
 from hlorank_collect.timing import Float64, runtimes, split_half_tau
 
 LEFT_OUT = "left_out.json"
-
-
-def is_complete(npz: Path, fingerprint: str) -> bool:
-    """Return True if npz and JSON file exist and were measured with the settings of this fingerprint."""
-    with suppress(DataError):
-        return npz.exists() and bool(read_json(sidecar_path(npz)).get("fingerprint") == fingerprint)
-    return False
 
 
 def write(npz: Path, measured: MeasuredGraph, about: Mapping[str, Any]) -> None:

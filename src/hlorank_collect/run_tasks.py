@@ -5,7 +5,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from multiprocessing.pool import ThreadPool
@@ -25,18 +24,6 @@ from hlorank_collect.xla import TPUS
 _SPEED_SECONDS = 3600.0  # programs differ, so that only a long period predicts the remaining time
 
 
-@dataclass(frozen=True)
-class Summary:
-    """Results of all programs, by name."""
-
-    measured: list[str] = field(default_factory=list)
-    """Programs measured now."""
-    present: list[str] = field(default_factory=list)
-    """Programs measured earlier with the same settings."""
-    left_out: dict[str, str] = field(default_factory=dict)
-    """Programs that could not be measured -> reason."""
-
-
 def run_tasks(
     tasks: Sequence[Task],
     *,
@@ -46,9 +33,10 @@ def run_tasks(
     show: Callable[[Mapping[str, Any]], object] = lambda _: None,
     check_machine: Callable[[], object] = machine.require_quiet,
     supervise: Callable[..., child_process.Outcome] = child_process.supervise,
-) -> Summary:
-    """Measure programs in child processes; programs measured earlier with the same settings are kept.
+) -> dict[str, str]:
+    """Measure programs in child processes, and return why some were left out, by name.
 
+    Programs that were measured earlier with the same settings are kept.
     `record` gets each name, and the reason why it was left out or None; `show` gets each result, after its line.
     `check_machine` is called before the first measurement, and may end the run. Without a core, tasks run on the last.
     """
@@ -58,11 +46,11 @@ def run_tasks(
             both = f"programs {other.program} and {task.program}"
             raise ConfigError(f"{both}: both have the name {name}; give one of them")
     waiting = {name: task for name, task in named.items() if not task.is_complete(name)}
-    summary = Summary(present=[name for name in named if name not in waiting])
-    for name in summary.present:
+    left_out: dict[str, str] = {}
+    for name in named.keys() - waiting.keys():
         record(name, None)
-    if summary.present:
-        echo(f"measured already: {counted(len(summary.present), 'program')}")
+    if present := len(named) - len(waiting):
+        echo(f"measured already: {counted(present, 'program')}")
     supervise = partial(supervise, hang_seconds=hang_seconds)
     if waiting:
         sys.stderr.write(f"{counted(len(waiting), 'program')} to measure\n")  # before seconds without a word
@@ -74,17 +62,14 @@ def run_tasks(
     start = time.monotonic()
     for number, ((name, task), outcome) in enumerate(zip(waiting.items(), outcomes, strict=True), start=1):
         record(name, outcome.reason if outcome.about is None else None)
-        if outcome.about is None:
-            summary.left_out[name] = outcome.reason
-            result = f"left out: {outcome.reason}"
-        else:
-            summary.measured.append(name)
-            result = task.summarize(outcome.about)
+        result = f"left out: {outcome.reason}" if outcome.about is None else task.summarize(outcome.about)
         left = timedelta(seconds=round((time.monotonic() - start) / number * (len(waiting) - number)))
         echo(f"[{number}/{len(waiting)}, {left} left] {name}: {result}")
-        if outcome.about is not None:
+        if outcome.about is None:
+            left_out[name] = outcome.reason
+        else:
             show(outcome.about)
-    return summary
+    return left_out
 
 
 def _one_by_one(

@@ -3,6 +3,7 @@
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -10,9 +11,8 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from hlorank.data.collection import Collection
-from hlorank.files import fingerprint, sha256_file
-from hlorank_collect import record
+from hlorank.data.collection import Collection, sidecar_path
+from hlorank.files import DataError, fingerprint, read_json, sha256_file
 from hlorank_collect.modules.module_program import module_program
 from hlorank_collect.program import Program, user_program
 from hlorank_collect.xla import TPUS, Platform
@@ -138,7 +138,10 @@ class LayoutTask(Task):
 
     def is_complete(self, name: str) -> bool:
         """Return True if the program of this name has been measured with the same settings."""
-        return record.is_complete(self.npz(name), self.fingerprint)
+        npz = self.npz(name)
+        with suppress(DataError):
+            return npz.exists() and bool(read_json(sidecar_path(npz)).get("fingerprint") == self.fingerprint)
+        return False
 
     def summarize(self, about: Mapping[str, Any]) -> str:
         """Return one line about a measured program."""

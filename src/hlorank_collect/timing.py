@@ -123,9 +123,10 @@ def _comparable(array: NDArray[Any]) -> tuple[NDArray[Any], float]:
     return array.astype(np.float32), _EPSILON.get(array.dtype.name, _COARSE) ** 0.5
 
 
-def has_nan(outputs: Sequence[NDArray[Any]]) -> bool:
-    """Return True if any output holds NaN."""
-    return any(bool(np.isnan(array).any()) for array, tolerance in map(_comparable, outputs) if tolerance)
+def has_nan(output: NDArray[Any]) -> bool:
+    """Return True if an output holds NaN."""
+    array, tolerance = _comparable(output)
+    return bool(tolerance and np.isnan(array).any())
 
 
 def difference(reference: Sequence[NDArray[Any]], outputs: Sequence[NDArray[Any]]) -> str | None:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -96,20 +97,14 @@ def test_the_list_of_commands_the_version_and_wrong_usage(call: Command, capsys:
 
 
 def test_an_error_of_the_program_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> int:
-        raise RuntimeError("no file")
-
-    monkeypatch.setattr("hlorank.runs.find.best_runs", broken)
+    monkeypatch.setattr("hlorank.runs.find.best_runs", Mock(side_effect=RuntimeError("no file")))
     with pytest.raises(RuntimeError, match="no file"):
         main(["best"])
 
 
 def test_ctrl_c_ends_a_command_in_one_line(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> int:
-        raise KeyboardInterrupt
-
     for place in ("hlorank.runs.find.best_runs", "hlorank.cli.main.make_parser"):
-        monkeypatch.setattr(place, interrupted)
+        monkeypatch.setattr(place, Mock(side_effect=KeyboardInterrupt))
         out, error = call("best", status=130)
         assert (out, error.count("\n")) == ("", 1)
 

@@ -2,7 +2,6 @@
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,11 +25,6 @@ OTHERS = {
 }
 
 
-def inspected(path: Path, call: Command) -> list[dict[str, Any]]:
-    summaries: list[dict[str, Any]] = call.json("inspect", path)
-    return summaries
-
-
 def test_a_record_and_its_npz_file_have_equal_summaries(record: Path, tmp_path: Path, call: Command) -> None:
     expected = {
         "graph": "record",
@@ -44,15 +38,15 @@ def test_a_record_and_its_npz_file_have_equal_summaries(record: Path, tmp_path: 
         "min_runtime_ns": 2_000,
         "max_runtime_ns": 3_000,
     }
-    assert inspected(record, call) == [expected | {"file": str(record)}]
+    assert call.json("inspect", record) == [expected | {"file": str(record)}]
     call("convert", record, tmp_path)
-    assert inspected(tmp_path / "record.npz", call) == [expected | {"file": str(tmp_path / "record.npz")}]
+    assert call.json("inspect", tmp_path / "record.npz") == [expected | {"file": str(tmp_path / "record.npz")}]
 
 
 def test_dumps_have_no_runtimes_and_may_be_kernels(program: Path, nothing: Path, call: Command) -> None:
     keys = ("kind", "configurable_nodes", "min_runtime_ns", "max_runtime_ns")
     for path, values in ((program, ["layout", 1, None, None]), (nothing, ["tile", 0, None, None])):
-        (summary,) = inspected(path, call)
+        (summary,) = call.json("inspect", path)
         assert [summary[key] for key in keys] == values
 
 

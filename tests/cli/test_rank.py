@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -186,15 +187,8 @@ def test_worker_processes_rank_what_one_process_does(
 def test_wrong_options_are_refused_before_anything_is_ranked(
     program: Path, tmp_path: Path, call: Command, linear_model: Callable[..., Path]
 ) -> None:
-    for arguments in (
-        ["--json", "--csv", "-"],
-        ["--csv", "."],
-        ["--choose", "11"],
-        ["--csv", "."],
-        ["--save", __file__],
-        ["--export", __file__],
-    ):
-        assert arguments[0] in call.error("rank", "--model", "m", program, *arguments)
+    for options in ("--json --csv -", "--csv .", "--choose 11", "--save /dev/null", "--export /dev/null"):
+        assert options.partition(" ")[0] in call.error("rank", "--model", "m", program, *options.split())
     twin = Path(shutil.copy(program, tmp_path))  # both would be saved to one file
     error = call.error("rank", "--model", linear_model(), program, twin, "--save", tmp_path / "saved")
     assert error.startswith(f"{twin}: file name: ")
@@ -402,15 +396,10 @@ def test_the_ranked_module_is_that_of_the_function(
 
 
 def test_functions_that_are_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    stages: list[tuple[str, ...]] = []
-
-    def in_process(*given: str) -> bytes:
-        stages.append(given[-2:])
-        return b""
-
-    monkeypatch.setattr("hlorank.cli.programs.in_process", in_process)
+    monkeypatch.setattr("hlorank.cli.programs.in_process", in_process := Mock(return_value=b""))
     for dump in (None, "before_layout_assignment", "before-optimizations"):
         find_programs(["own_mlp:step"], dump, "f32[2]", "tpu-v3")
+    stages = [call.args[-2:] for call in in_process.call_args_list]
     assert stages == [(DUMPS[0], "tpu-v3"), (DUMPS[0], "tpu-v3"), (DUMPS[1], "tpu-v3")]
     for function, dump, arguments, named in (
         ("own_mlp:step", "after_optimizations", "f32[2]", "after_optimizations"),

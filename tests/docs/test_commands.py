@@ -38,10 +38,6 @@ def _in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
 
-def _parsed(overrides: Sequence[str]) -> list[Override]:
-    return OverridesParser.create().parse_overrides(list(overrides))
-
-
 def _values(override: Override) -> list[str]:
     """Return the values that a sweep tries for one key; the ends of an interval."""
     key, sweep = override.get_key_element(), override.value()
@@ -61,7 +57,7 @@ def _composed(overrides: tuple[str, ...]) -> Config:
 
 def composed(arguments: Sequence[str], sweeps: bool) -> list[Config]:
     """Return configurations of overrides, as many as it takes for each value of a sweep to be in one."""
-    overrides = _parsed(arguments)
+    overrides = OverridesParser.create().parse_overrides([*arguments])
     assert sweeps or not any(one.is_sweep_override() for one in overrides), "lists need -m, or --queue"
     values = [_values(override) for override in overrides]
     points = zip_longest(*values) if values else [()]
@@ -108,10 +104,6 @@ def _python(arguments: Sequence[str]) -> None:
             _script(lambda: runpy.run_path(path, run_name="__main__"), path, rest)
 
 
-def _torchrun(arguments: Sequence[str]) -> None:
-    _python(arguments[arguments.index("-m") :])
-
-
 def _dvc(arguments: Sequence[str]) -> None:
     from dvc.cli import parse_args
 
@@ -133,11 +125,9 @@ def _make(arguments: Sequence[str]) -> None:
     assert all(f"$({name})" in MAKEFILE for name in variables)
 
 
-def _hlorank(arguments: Sequence[str]) -> None:
-    make_parser().parse_args(arguments)
-
-
-CHECKS = {"hlorank": _hlorank, "python": _python, "python3": _python, "torchrun": _torchrun, "dvc": _dvc, "make": _make}
+Check = Callable[[Sequence[str]], object]
+CHECKS: dict[str, Check] = {"hlorank": make_parser().parse_args, "python": _python, "dvc": _dvc, "make": _make}
+CHECKS |= {"python3": _python, "torchrun": lambda arguments: _python(arguments[arguments.index("-m") :])}
 """Checks of arguments by program."""
 OTHERS = {
     *("base64", "cat", "curl", "cut", "docker", "git", "grep", "head", "id", "ls", "mlflow", "pip", "ray"),

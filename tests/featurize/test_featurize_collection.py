@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import grimp
 import numpy as np
@@ -50,10 +51,6 @@ def assert_equal(left: GraphFeatures, right: GraphFeatures) -> None:
         if isinstance(value, np.ndarray):
             np.testing.assert_array_equal(value, parts[1][key])
             assert value.dtype == parts[1][key].dtype
-
-
-def interrupted(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("collection", [LAYOUT, TILE])
@@ -151,7 +148,7 @@ def test_an_interrupted_write_leaves_the_old_folder(tmp_path: Path, monkeypatch:
     folder, key = tmp_path / "graph", {"source": "a"}
     entry = write_graph_features(folder, features, measured.graph, key)
     before = contents(tmp_path)
-    monkeypatch.setattr("hlorank.featurize.feature_store.write_json", interrupted)
+    monkeypatch.setattr("hlorank.featurize.feature_store.write_json", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         write_graph_features(folder, replace(features, runtime=2 * features.runtime), measured.graph, {"source": "b"})
     assert contents(tmp_path) == before

@@ -23,9 +23,8 @@ def dot() -> HloModuleProto:
     module = HloModuleProto(entry_computation_id=1)
     computation = module.computations.add(id=1, root_id=3)
     for number, sizes in enumerate(([2, 3], [4, 3], [2, 4]), 1):
-        node = computation.instructions.add(
-            id=number, opcode="parameter", name=f"n{number}", parameter_number=number - 1
-        )
+        node = computation.instructions.add(id=number, opcode="parameter", name=f"n{number}")
+        node.parameter_number = number - 1
         node.shape.CopyFrom(ShapeProto(element_type=11, dimensions=sizes))
         node.shape.layout.minor_to_major.extend([1, 0])
     node.opcode, node.operand_ids[:] = "dot", [1, 2]
@@ -48,6 +47,10 @@ def made_of(opcode: str, field: str, value: str | bytes) -> Change:
         setattr(node, field, value)
 
     return change
+
+
+def numbered(number: int) -> Change:
+    return lambda module: setattr(module.computations[0].instructions[1], "parameter_number", number)
 
 
 def shards(**fields: Any) -> Change:
@@ -122,14 +125,8 @@ def test_a_valid_instruction_of_one_device_is_none_of_them(change: Change, dot: 
         (lambda module: setattr(module.host_program_shape.parameters[0], "element_type", 10), "entry_comp"),
         (lambda module: module.host_program_shape.parameters.__delitem__(1), "entry_comp"),
         (lambda module: module.host_program_shape.result.dimensions.append(1), "entry_comp"),
-        (
-            lambda module: setattr(module.computations[0].instructions[1], "parameter_number", 2),
-            "computations[0] (main)",
-        ),
-        (
-            lambda module: setattr(module.computations[0].instructions[1], "parameter_number", 0),
-            "computations[0] (main)",
-        ),
+        (numbered(2), "computations[0] (main)"),
+        (numbered(0), "computations[0] (main)"),
     ],
 )
 def test_what_callers_see_fits_the_entry_computation(change: Change, key: str | None, dot: HloModuleProto) -> None:
@@ -164,10 +161,7 @@ def test_a_program_of_several_devices_is_read_after_the_partitioner(
             dot.computations[0].instructions[2 * (opcode == "dot")].sharding.CopyFrom(tiles)
     dot.device_assignment.computation_count = partitions
     dot.spmd_parameters_shardings.extend([tiles] * divided)
-    if refused:
-        with pytest.raises(DataError, match="sharding: "):
-            check_module(dot)
-    else:
+    with pytest.raises(DataError, match="sharding: ") if refused else nullcontext():
         check_module(dot)
 
 

@@ -274,14 +274,10 @@ def test_an_entry_that_was_changed_is_refused(entry: str, value: Any, module: Hl
 def test_wrong_files_are_refused(module: HloModuleProto, layouts: Layouts, tmp_path: Path) -> None:
     wrong = content(module, layouts) | {"version": 1}
     write_json(tmp_path / "wrong.json", wrong)
-    cases: list[tuple[Any, type[Exception], str]] = [
-        (wrong, ConfigError, "version=1"),
-        (tmp_path / "wrong.json", DataError, "version=1"),
-        (tmp_path / "missing.json", DataError, "missing"),
-    ]
-    for configuration, error, match in cases:
+    for configuration, match in ((wrong, "version=1"), ("wrong.json", "version=1"), ("missing.json", "missing")):
+        given, error = (tmp_path / configuration, DataError) if isinstance(configuration, str) else (wrong, ConfigError)
         with pytest.raises(error, match=match):
-            hlorank.apply_configuration(module.SerializeToString(), configuration)
+            hlorank.apply_configuration(module.SerializeToString(), given)
 
 
 def test_shapes_are_written_as_by_xla() -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -23,11 +24,10 @@ from hlorank.runs.find import model_folder
 from hlorank_collect import machine
 from hlorank_collect.autotune import tune_program
 from hlorank_collect.autotune.search import Speedup
-from hlorank_collect.autotune.tuned import TuneTask
 from hlorank_collect.child_process import Outcome
 from hlorank_collect.program import ELEMENT_TYPES, JaxProgram, SkippedError, user_program
 from hlorank_collect.record import read_left_out
-from hlorank_collect.run_tasks import Summary, run_tasks
+from hlorank_collect.run_tasks import run_tasks
 from hlorank_collect.task import Task
 from tests.cli.conftest import Command
 from tests.hlorank_collect import tasks
@@ -134,17 +134,13 @@ def test_programs_are_tuned_and_run_again(programs: Path, autotune: Command, mon
 
 def test_models_of_mlflow_and_the_package(programs: Path, autotune: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     (programs / "spec.json").write_text('{"collection": "layout:cpu:random"}')
-    name, given = "models:/layout.cpu.random@champion", list[tuple[str | None, ...]]()
-
-    def run_tasks(tasks: list[TuneTask], **_: object) -> Summary:
-        given.extend((task.model, task.reference) for task in tasks)
-        return Summary(measured=["dots"])
-
+    name, run_tasks = "models:/layout.cpu.random@champion", Mock(return_value={})
     folders = {name: programs, "layout.cpu": model_folder("layout.cpu")}
     monkeypatch.setattr("hlorank.runs.find.model_folder", folders.__getitem__)
     monkeypatch.setattr("hlorank_collect.run_tasks.run_tasks", run_tasks)
     autotune("user_programs:dots", *SHAPES, "--model", name)
     autotune("user_programs:dots", *SHAPES)
+    given = [(task.model, task.reference) for call in run_tasks.call_args_list for task in call.args[0]]
     assert given == [(str(folders[reference]), reference) for reference in (name, "layout.cpu")]
     assert "layouts of gpu" in autotune.error("user_programs:dots", *SHAPES, "--backend", "gpu")
 

@@ -4,13 +4,13 @@ import dataclasses
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from hlorank.data.collection import Collection, read_graph, sidecar_path
-from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph
-from hlorank.data.graph import Graph
+from hlorank.data.configurations import LayoutConfigurations
 from hlorank.files import DataError, read_json
 from hlorank.hlo.layout_space import configuration_name
 from hlorank_collect import record
@@ -19,6 +19,7 @@ from hlorank_collect.program import SkippedError
 from hlorank_collect.record import LEFT_OUT, read_left_out, record_left_out
 from hlorank_collect.task import LayoutTask, Progress
 from scripts.card import main
+from tests.data.npz_files import assert_holds, layout_arrays, save
 from tests.hlorank_collect.tasks import DOTS, silent, small_task
 
 
@@ -80,36 +81,27 @@ def test_a_program_that_cannot_be_measured_is_skipped_with_its_reason(
 def test_what_is_written_is_read_back_and_half_of_a_pair_is_not_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graph = Graph(np.zeros((2, 140), "f"), np.array([1, 34], np.uint8), np.array([[1, 0]]), np.array([0, 2], np.int64))
-    layouts = np.full((2, 1, 18), -1, np.int8)
-    layouts[1, 0, :2] = [0, 1]
-    configurations = LayoutConfigurations.from_chunks(np.array([1]), [layouts])
-    times = np.array([[900.4, 1500.0], [901.0, 1500.0], [899.0, 1500.0]])
-    measured = MeasuredGraph("a.b", graph, configurations, record.measurements(times))
-    npz = tmp_path / "layout" / "a.b.forward.npz"
-    assert not record.is_complete(npz, "f")
-    record.write(npz, measured, {"fingerprint": "f", "x": 1})
-    assert json.loads(sidecar_path(npz).read_text()) == {"fingerprint": "f", "x": 1}
-    found = read_graph(npz, "layout")
-    assert found.measurements.runtime.tolist() == [900, 1500]
-    assert isinstance(found.configurations, LayoutConfigurations)
-    np.testing.assert_array_equal(found.configurations.codes, [[0], [1]])
-    assert record.is_complete(npz, "f")
-    assert not record.is_complete(npz, "g")
+    save(tmp_path / "a.npz", layout_arrays())
+    times = np.array([[900.4, 1500.0, 7.0], [901.0, 1500.0, 7.0], [899.0, 1500.0, 7.0]])
+    measured = dataclasses.replace(read_graph(tmp_path / "a.npz", "layout"), measurements=record.measurements(times))
+    task = small_task(LayoutTask, program="p", collection="layout:cpu:random", output=str(tmp_path))
+    npz, name, about = task.npz("a.b.forward"), "a.b.forward", {"fingerprint": task.fingerprint, "x": 1}
+    assert not task.is_complete(name)
+    record.write(npz, measured, about)
+    assert json.loads(sidecar_path(npz).read_text()) == about
+    assert_holds(read_graph(npz, "layout"), layout_arrays() | {"config_runtime": np.array([900, 1500, 7])})
+    assert task.is_complete(name)
+    assert not dataclasses.replace(task, seed=1).is_complete(name)
     sidecar_path(npz).rename(tmp_path / "away.json")
-    assert not record.is_complete(npz, "f")
+    assert not task.is_complete(name)
     (tmp_path / "away.json").rename(sidecar_path(npz))
-
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(record, "write_graph", killed)
+    monkeypatch.setattr(record, "write_graph", Mock(side_effect=KeyboardInterrupt))  # as if it were killed
     with pytest.raises(KeyboardInterrupt):
-        record.write(npz, measured, {"fingerprint": "new"})
-    assert not record.is_complete(npz, "new")
+        record.write(npz, measured, about)
+    assert not task.is_complete(name)
     sidecar_path(npz).write_text("{")
     npz.touch()
-    assert not record.is_complete(npz, "new")
+    assert not task.is_complete(name)
 
 
 def test_runtimes_that_are_all_equal_rank_nothing() -> None:

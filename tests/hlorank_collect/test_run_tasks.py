@@ -8,20 +8,18 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
 
 from hlorank.config import ConfigError
-from hlorank.data.collection import Collection
 from hlorank.files import read_json, write_json
 from hlorank_collect import child_process, program, task
 from hlorank_collect.child_process import Outcome
-from hlorank_collect.record import read_left_out, record_left_out
-from hlorank_collect.run_tasks import Summary, run_tasks
+from hlorank_collect.run_tasks import run_tasks
 from hlorank_collect.task import LayoutTask, Progress
 from tests.hlorank_collect.tasks import silent, small_task
 
@@ -39,7 +37,13 @@ def work(task, report):
     return {{"left_out": task.left_out}}
 """
 CORE = min(os.sched_getaffinity(0))
-TASK = small_task(LayoutTask, program="p", collection="layout:cpu:random", output="out", core=CORE)
+
+
+class Simulated(LayoutTask):
+    work = "simulated:work"
+
+
+TASK = small_task(Simulated, program="p", collection="layout:cpu:random", output="out", core=CORE)
 Run = Callable[..., Outcome]
 
 
@@ -50,7 +54,7 @@ def run(user_module: Callable[[str, str], Path]) -> Run:
     def supervised(body: str, hang_seconds: float = 60, progress: Callable[[Progress], None] = silent) -> Outcome:
         folder = user_module("simulated", WORK.format(body=body.replace("\n", "\n    ")))
         sys.path.insert(0, str(folder))
-        return child_process.supervise(TASK, hang_seconds=hang_seconds, progress=progress, work="simulated:work")
+        return child_process.supervise(TASK, hang_seconds=hang_seconds, progress=progress)
 
     return supervised
 
@@ -132,19 +136,12 @@ def parent(folder: Path, body: str, ending: str, call: str) -> tuple[int, list[i
         "        print(multiprocessing.active_children()[0].pid, flush=True)\n"
         f"    if step.configuration == 'a':\n        {ending}\n"
         "def measure(_=None):\n"
-        "    child_process.supervise(TASK, hang_seconds=60, progress=progress, work='simulated:work')\n"
+        "    child_process.supervise(TASK, hang_seconds=60, progress=progress)\n"
         f"if __name__ == '__main__':\n    {call}\n"
     )
-    root = Path(__file__).parents[2]
-    path = os.pathsep.join(map(str, [folder, root, root / "src"]))
-    done = subprocess.run(
-        [sys.executable, str(folder / "parent.py")],
-        capture_output=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": path},
-        start_new_session=True,
-        timeout=200,
-    )
+    root, command = Path(__file__).parents[2], [sys.executable, str(folder / "parent.py")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [folder, root, root / "src"]))}
+    done = subprocess.run(command, capture_output=True, check=False, env=env, start_new_session=True, timeout=200)
     return done.returncode, [*map(int, done.stdout.split())]
 
 
@@ -218,48 +215,44 @@ def measures(one: LayoutTask, *, hang_seconds: float, progress: Callable[[Progre
     return Outcome(ABOUT)
 
 
-def collect(tasks: list[LayoutTask], lines: list[str] | None = None, **arguments: Any) -> Summary:
+def collect(tasks: list[LayoutTask], lines: list[str] | None = None, **arguments: Any) -> dict[str, str]:
     echo = (lines if lines is not None else []).append
     given = {"check_machine": lambda: None, "supervise": measures, **arguments}
     return run_tasks(tasks, hang_seconds=7, echo=echo, **given)
 
 
-def busy() -> None:
-    raise ConfigError("the machine is busy")
-
-
 def test_programs_are_measured_once_and_one_that_cannot_be_does_not_affect_the_others(make: Make) -> None:
     lines: list[str] = []
-    assert collect([make(name) for name in ("a.b", "bad", "c")], lines) == Summary(["a.b", "c"], [], EFFECTS)
+    assert collect([make(name) for name in ("a.b", "bad", "c")], lines) == EFFECTS
     assert lines[:2] == [
         "[1/3, 0:00:00 left] a.b: 8 configurations, 30 rounds, split-half tau 0.91 (ceiling 0.95), max / min 1.50, "
         "default / best 1.10, 1 left out, 5 s",
         "[2/3, 0:00:00 left] bad: left out: it has side effects",
     ]
     lines.clear()
-    again = collect([make("a.b"), make("c")], lines, check_machine=None, supervise=pytest.fail)
-    assert again == Summary([], ["a.b", "c"], {})
+    assert collect([make("a.b"), make("c")], lines, check_machine=None, supervise=pytest.fail) == {}
     assert lines == ["measured already: 2 programs"]
     changed = [
         dataclasses.replace(make("a.b"), seed=1, core=0),
         dataclasses.replace(make("c"), time_limit=99.0, core=0),
     ]
-    assert collect([*changed, make("d")]) == Summary(["a.b", "d"], ["c"], {})
+    lines.clear()
+    assert collect([*changed, make("d")], lines) == {}
+    assert [line.split(": ")[0].partition("] ")[2] for line in lines] == ["", "a.b", "d"]
 
 
-def test_a_program_is_left_out_until_it_is_measured(make: Make, tmp_path: Path) -> None:
-    collection = Collection.parse("layout:cpu:random")
-    record = partial(record_left_out, tmp_path, collection)
-    collect([make("a"), make("bad")], record=record)
-    assert read_left_out(tmp_path) == {"layout:cpu:random": EFFECTS}
-    record_left_out(tmp_path, collection, "a", "other settings")
-    collect([make("a")], record=record)  # measured before
-    assert read_left_out(tmp_path) == {"layout:cpu:random": EFFECTS}
-    collect([make("bad")], record=record, supervise=lambda *_, **__: Outcome(ABOUT))
-    assert read_left_out(tmp_path) == {}
+def test_each_program_is_recorded_with_the_reason_why_it_was_left_out_if_any(make: Make) -> None:
+    recorded = dict[str, str | None]()
+    collect([make("a"), make("bad")], record=recorded.__setitem__)
+    assert recorded == {"a": None, **EFFECTS}
+    recorded.clear()
+    collect([make("a")], record=recorded.__setitem__)  # measured before
+    collect([make("bad")], record=recorded.__setitem__, supervise=lambda *_, **__: Outcome(ABOUT))
+    assert recorded == {"a": None, "bad": None}
 
 
 def test_unknown_programs_and_a_busy_machine_are_refused_before_anything_is_measured(make: Make) -> None:
+    busy = Mock(side_effect=ConfigError("the machine is busy"))
     for names, match in ((["a", "nobody"], "nobody"), (["a", "a"], r"\ba\b.*\ba\b"), (["a"], "busy")):
         with pytest.raises(ConfigError, match=match):
             collect([make(name) for name in names], check_machine=busy, supervise=pytest.fail)

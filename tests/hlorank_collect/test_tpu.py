@@ -36,10 +36,13 @@ compiler = pytest.mark.skipif(find_spec("libtpu") is None, reason="needs libtpu 
 LOOP, ENTRY = ((Path(__file__).parent / f"{name}.hlo.txt").read_text(encoding="utf-8") for name in ("loop", "entry"))
 
 
+def loop(bound: int, direction: str) -> str:
+    return LOOP.replace("BOUND", str(bound)).replace("DIRECTION", direction)
+
+
 @pytest.mark.parametrize(("bound", "direction", "trips"), [(9, "LT", 4), (9, "LE", 5), (10, "LT", 5), (1, "LT", 0)])
 def test_costs_are_summed_through_loops_and_branches(bound: int, direction: str, trips: int) -> None:
-    text = LOOP.replace("BOUND", str(bound)).replace("DIRECTION", direction)
-    cost = OptimizedModule(parsed(ENTRY, text)).cost
+    cost = OptimizedModule(parsed(ENTRY, loop(bound, direction))).cost
     assert cost.cycles == 100 * trips + 7 + 5
     assert dict(cost.unknown) == {"cosine": 1, "reshape": 1}
     assert cost.moved == 2 * (4096 + 4096)
@@ -52,11 +55,7 @@ def test_costs_are_summed_through_loops_and_branches(bound: int, direction: str,
 
 
 def test_a_loop_that_counts_otherwise_is_named() -> None:
-    text = (
-        LOOP.replace("BOUND", "9")
-        .replace("DIRECTION", "LT")
-        .replace("s32[] constant(2)", "s32[] get-tuple-element(%p), index=0")
-    )
+    text = loop(9, "LT").replace("s32[] constant(2)", "s32[] get-tuple-element(%p), index=0")
     assert OptimizedModule(parsed(ENTRY, text)).cost.unknown["while"] == 1
 
 

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import mlflow
 import pytest
@@ -49,13 +50,10 @@ def test_metrics_join_the_run_of_the_training(
     assert table["columns"][:2] == ["graph", "kendall_tau"], "what MLflow groups by and shows"
     assert [row[0] for row in table["data"]] == ["valid/000", "valid/001", "test/000"], "once, after two evaluations"
     assert json.loads(run.data.tags["mlflow.loggedArtifacts"]) == [{"path": TABLE, "type": "table"}]
-
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
+    full = Mock(side_effect=OSError(28, "No space left on device"))
     for method in ("log_artifacts", "log_batch"):
         with monkeypatch.context() as patched:
-            patched.setattr(MlflowClient, method, fail)
+            patched.setattr(MlflowClient, method, full)
             with pytest.raises(OSError, match="No space left"):
                 log_evaluation(config, model, metrics, tmp_path / "report")
         assert [found.info.status for found in runs(config)] == ["FINISHED"], "the training is finished"

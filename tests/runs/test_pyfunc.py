@@ -73,10 +73,9 @@ def test_predictions_are_rankings(ranker: Ranker, graphs: list[Path], top: int) 
         measured = read_graph(path, "layout")
         scores = ranker.score(measured.graph, measured.configurations)
         order = np.argsort(scores, kind="stable")[:top]
+        best = zip(range(1, len(order) + 1), order.tolist(), scores[order].tolist(), strict=True)
+        assert [(one["rank"], one["configuration"], one["score"]) for one in graph["top"]] == [*best]
         assert graph["configurations"] == len(scores)
-        assert [entry["configuration"] for entry in graph["top"]] == order.tolist()
-        assert [entry["score"] for entry in graph["top"]] == scores[order].tolist()
-        assert [entry["rank"] for entry in graph["top"]] == list(range(1, len(order) + 1))
 
 
 def test_requests_of_files_and_of_tiles(

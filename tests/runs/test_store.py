@@ -242,11 +242,8 @@ def test_a_project_that_was_copied_or_moved(
 
     def train(place: Path, name: str) -> str:
         monkeypatch.chdir(place)
-        uri = f"sqlite:///{place}/mlflow.db"
-        with store_module.open_run(TrackingConfig(uri=uri, experiment="hlorank", artifacts="artifacts"), name, {}) as (
-            run,
-            _,
-        ):
+        here = TrackingConfig(uri=f"sqlite:///{place}/mlflow.db", experiment="hlorank", artifacts="artifacts")
+        with store_module.open_run(here, name, {}) as (run, _):
             mlflow.log_text(name, "note.txt")
         return run
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import atexit
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection
-from hlorank.files import SPEC, DataError, file_name, read_json
+from hlorank.files import SPEC, DataError, file_name, read_json, temporary_folder
 from hlorank.hlo.reader import DUMPS, contents, program_files
 from hlorank.hlo.xla_process import XlaError, in_process
 from hlorank.terminal import add_number
@@ -116,15 +114,8 @@ def _expanded(path: Path, dump: str | None) -> list[Path]:
     return [path]
 
 
-def _temporary(name: str) -> Path:
-    """Return a path in a folder that is deleted when the process ends."""
-    folder = Path(tempfile.mkdtemp(prefix="hlorank-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder / name
-
-
 def _standard_input() -> Program:
-    path = _temporary("stdin")
+    path = temporary_folder() / "stdin"
     with path.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
     return Program(path, "-")
@@ -136,7 +127,7 @@ def _traced(function: str, arguments: str | None, dump: str | None, backend: str
     stage = next((name for name in DUMPS if dump is None or name.replace("-", "_") == dump.replace("-", "_")), None)
     if stage is None:
         raise ConfigError(f"program {function!r}: --dump {dump}: expected {' or '.join(DUMPS)}")
-    path = _temporary(f"{file_name(function)}.pb")
+    path = temporary_folder() / f"{file_name(function)}.pb"
     try:
         path.write_bytes(in_process("trace", b"", function, arguments, stage, backend))
     except XlaError as error:

@@ -11,7 +11,7 @@ from hlorank.config import train_sections
 from hlorank.config.extension_point import import_named, module_of
 from hlorank.config.section import MainFolder, Section, StoreAddress, available_cores, parse, refused
 from hlorank.config.train_sections import LossTerm
-from hlorank.files import bundled
+from hlorank.files import SPEC, bundled
 
 _MISSING = "???"  # Hydra's mark of a value that must be given
 Split = Literal["train", "valid", "test"]
@@ -173,9 +173,14 @@ def _local(path: str) -> str:
     return path
 
 
+def bundled_ranker(name: str) -> Path | None:
+    """Return the folder of a ranker of the package by its name, such as layout.cpu; a file here hides it."""
+    folder = bundled("rankers") / name
+    return folder if name and (folder / SPEC).is_file() and not Path(name).exists() else None
+
+
 def _model(path: str) -> str:
-    ranker = bundled("rankers") / path
-    return str(ranker) if ranker.is_dir() and not Path(path).exists() else _local(path)
+    return str(bundled_ranker(path) or _local(path))
 
 
 Folder = Annotated[str, AfterValidator(_local)]

@@ -48,6 +48,14 @@ class InputGraph:
         """True if the configurations are drawn candidates."""
         return self.stage is not None
 
+    def candidates(self, option: str) -> tuple[HloModuleProto, LayoutConfigurations, str]:
+        """Return module, drawn layouts and backend; a DataError names the option that needs them."""
+        module, stage, configurations = self.module, self.stage, self.measured.configurations
+        if module is None or stage is None or not isinstance(configurations, LayoutConfigurations):
+            expected = "a program, for which candidates are drawn"
+            raise DataError(option, expected, "measured configurations", file=self.file)
+        return module, configurations, stage["backend"]
+
 
 @dataclass(frozen=True)
 class GraphReader:

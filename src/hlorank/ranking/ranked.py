@@ -8,7 +8,6 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hlorank.data.configurations import LayoutConfigurations
 from hlorank.files import DataError, counted, write_atomic, write_json, write_text
 from hlorank.hlo.forms import hlo_text
 from hlorank.hlo.layout_json import apply, to_configuration
@@ -120,25 +119,21 @@ def rank_program(program: Any, ranker: Ranker, model: str, top: int, candidates:
 
 def export(folder: Path, given: InputGraph, row: dict[str, Any], model: str, collection: str) -> list[Path]:
     """Write an entry of `top` to `<folder>/<graph>.json`, `.hlo.pb` and, with jaxlib, `.hlo.txt`; return the files."""
-    configurations = given.measured.configurations
-    if given.module is None or not given.drawn or not isinstance(configurations, LayoutConfigurations):
-        expected = "a program, for which candidates are drawn"
-        raise DataError("--export", expected, "measured configurations", file=given.file)
+    module, configurations, backend = given.candidates("--export")
     (layouts,) = configurations.values(slice(row["configuration"], row["configuration"] + 1))
-    backend = "" if given.stage is None else given.stage["backend"]
     about = {"hlorank": __version__, "model": model, "collection": collection, "backend": backend}
-    configuration = to_configuration(given.module, layouts, about | {key: row[key] for key in ("rank", "score")})
+    configuration = to_configuration(module, layouts, about | {key: row[key] for key in ("rank", "score")})
     if not configuration.instructions:
         _log.warning("%s: every layout is the compiler's choice: the export changes nothing", given.measured.name)
-    module = apply(given.module, configuration).SerializeToString()
+    exported = apply(module, configuration).SerializeToString()
     name = given.measured.name
     json_file, protobuf, text = (folder / f"{name}{suffix}" for suffix in (".json", ".hlo.pb", ".hlo.txt"))
     write_json(json_file, configuration.model_dump(mode="json"))
-    write_atomic(protobuf, lambda file: file.write(module))
+    write_atomic(protobuf, lambda file: file.write(exported))
     if not has_jaxlib():
         _log.warning("%s: not written: HLO text needs jaxlib: %s", text, INSTALL)
         return [json_file, protobuf]
-    write_text(text, hlo_text(module))
+    write_text(text, hlo_text(exported))
     return [json_file, protobuf, text]
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from hlorank.data.configurations import LayoutConfigurations
 from hlorank.data.graph import Int64
 from hlorank.featurize.columns import ELEMENT_BYTES
 from hlorank.files import DataError
@@ -47,11 +46,8 @@ class Verified:
 
 def verify(given: InputGraph, order: Int64, count: int) -> Verified:
     """Compile the first configurations of an order, and further ones in the place of any that change nothing."""
-    configurations, module = given.measured.configurations, given.module
-    if module is None or given.stage is None or not isinstance(configurations, LayoutConfigurations):
-        expected = "a program, for which candidates are drawn"
-        raise DataError("--verify", expected, "measured configurations", file=given.file)
-    backend, space = given.stage["backend"] or "cpu", layout_space(module)
+    module, configurations, backend = given.candidates("--verify")
+    backend, space = backend or "cpu", layout_space(module)
     found = Verified({}, [], [])
     default: HloModuleProto | None = None
     left = [0, *(index for index in order.tolist()[: _TRIES * count] if index)]

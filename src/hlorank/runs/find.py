@@ -1,10 +1,7 @@
 """Queries of the MLflow store: models by path, run or registered name, and the best trainings."""
 
-import atexit
 import re
-import shutil
 import sqlite3
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -14,9 +11,10 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from hlorank.config.root import bundled_ranker
 from hlorank.config.train_sections import SWEEP_NAME
 from hlorank.data.collection import Collection
-from hlorank.files import SPEC, DataError, bundled, first_line, redact_credentials, resolve_path
+from hlorank.files import SPEC, DataError, first_line, redact_credentials, resolve_path, temporary_folder
 from hlorank.metrics import BEST_TAU, EXPERIMENT
 from hlorank.runs.store import FEATURES, MODEL, NAME, SWEEP, existing_file, existing_store, stored_run
 
@@ -34,9 +32,7 @@ def model_folder(reference: str | Path) -> Path:
     deleted when the process ends.
     """
     text = str(reference)
-    folder, ranker = resolve_path(text), bundled("rankers") / text
-    if not folder.exists() and ranker.parent.name == "rankers" and ranker.is_dir():
-        return ranker
+    folder = bundled_ranker(text) or resolve_path(text)
     if (folder / SPEC).is_file():
         return folder
     if folder.is_dir():
@@ -68,11 +64,9 @@ def _download(reference: str) -> Path:
     import mlflow
 
     store = existing_store()
-    target = tempfile.mkdtemp(prefix="hlorank-model-")
-    atexit.register(shutil.rmtree, target, ignore_errors=True)
     uri = f"runs:/{reference}/model" if RUN_ID.fullmatch(reference) else reference
     try:
-        downloaded = Path(mlflow.artifacts.download_artifacts(uri, dst_path=target))
+        downloaded = Path(mlflow.artifacts.download_artifacts(uri, dst_path=str(temporary_folder())))
     except (mlflow.MlflowException, OSError) as error:
         found = redact_credentials(f"{first_line(error)} (tracking store {store})")
         raise DataError("model", "a run or a registered model of the MLflow store", found, file=reference) from None

@@ -266,7 +266,7 @@ class SweepRun(Callback):
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         """Open the parent run of trainings, and pass its id to the jobs; a mistake ends the process before any job."""
         try:
-            own = own_config(config)  # which has no password: Hydra writes it into a file after this
+            own = load_composed(config)  # which has no password: Hydra writes it into a file after this
             if config.hydra.job.name != "train":
                 return
             given: Any = OmegaConf.to_container(config.hydra)
@@ -314,8 +314,8 @@ def plain_values(composed: DictConfig) -> Any:
         raise ConfigError(f"{error.full_key}: {(error.msg or str(error)).splitlines()[0]}") from None
 
 
-def own_config(composed: DictConfig) -> Config:
-    """Return hlorank's configuration from a composition that also holds Hydra's."""
+def load_composed(composed: DictConfig) -> Config:
+    """Validate a configuration as Hydra composed it, maybe with its own; see `hlorank.config.load`."""
     return load(plain_values(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])))
 
 

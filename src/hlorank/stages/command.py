@@ -22,13 +22,14 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from hlorank.compute import end_with_parent
-from hlorank.config import Config, ConfigError, load
+from hlorank.config import Config, ConfigError
 from hlorank.config.extras import named_extra
 from hlorank.config.section import PASSWORD, STORE_ADDRESS, fields_at, unknown_key
 from hlorank.data.collection import Collection
 from hlorank.files import LOCKS, DataError, bundled, fingerprint, first_line, one_line, one_process
 from hlorank.runs.store import error_lines
-from hlorank.runs.sweeps import plain_values, sweep_report
+from hlorank.runs.sweeps import load_composed as load_composed
+from hlorank.runs.sweeps import sweep_report
 
 Task = Callable[[Config, Path], Any]
 """Function of the validated configuration and the folder that the stage writes."""
@@ -95,11 +96,6 @@ def stage(*, reads: Iterable[str], writes: str, lock: bool = True) -> Callable[[
         return command
 
     return decorate
-
-
-def load_composed(composed: DictConfig) -> Config:
-    """Validate a configuration as Hydra composed it; see `hlorank.config.load`."""
-    return load(plain_values(composed))
 
 
 def _report(error: Exception) -> int:

@@ -2,21 +2,24 @@
 
 import math
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from hlorank.compute import end_with_parent
 from hlorank.data.configurations import LayoutConfigurations
 from hlorank.data.graph import Graph, Int64
-from hlorank.files import DataError
 from hlorank.hlo.layout_space import Float64, Layouts, LayoutSpace, random
 from hlorank_collect.autotune.acquisition import node_kinds
-from hlorank_collect.autotune.evolution import Evolution, Score
+from hlorank_collect.autotune.evolution import Evolution
 
 CONFIDENCE = 0.95
 _RESAMPLES = 2000
@@ -41,44 +44,19 @@ class RandomCandidates:
 Candidates = RandomCandidates | Evolution
 
 
-@contextmanager
-def model_scores(model: str, graph: Graph, node_ids: Int64) -> Iterator[Score]:
-    """Yield the score function of a model, in another process, as PyTorch and the compiler for TPUs crash together."""
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_serve_scores, args=(there, model, graph, node_ids))
-    multiprocessing.current_process().daemon = False  # a daemon may start no process
-    process.start()
-    there.close()
-
-    def score(layouts: Layouts) -> Float64:
-        here.send(layouts)
-        found: Float64 | DataError = here.recv()
-        if isinstance(found, DataError):
-            raise found
-        return found
-
-    try:
-        yield score
-    finally:
-        here.close()  # which ends the process
-        process.join()
-
-
-def _serve_scores(pipe: Connection, model: str, graph: Graph, node_ids: Int64) -> None:
+@cache
+def _ranker(model: str) -> Any:
     import torch
 
     from hlorank.ranking.ranker import Ranker
 
     torch.set_num_threads(1)  # the process has one core
-    with suppress(EOFError):  # the process that asks has ended
-        try:
-            ranker = Ranker(Path(model))
-            while True:
-                layouts = LayoutConfigurations.from_chunks(node_ids, [pipe.recv()])
-                pipe.send(ranker.score(graph, layouts))
-        except DataError as error:
-            pipe.send(error)
+    return Ranker(Path(model))
+
+
+def _score(model: str, graph: Graph, node_ids: Int64, layouts: Layouts) -> Float64:
+    scores: Float64 = _ranker(model).score(graph, LayoutConfigurations.from_chunks(node_ids, [layouts]))
+    return scores
 
 
 @contextmanager
@@ -90,7 +68,14 @@ def find_candidates(
         yield RandomCandidates(space, count, rng)
         return
     batches = math.ceil(budget / batch_size(budget))
-    with model_scores(model, graph, space.node_ids) as score:
+    multiprocessing.current_process().daemon = False  # a daemon may start no process
+    spawn = multiprocessing.get_context("spawn")
+    # Another process, as PyTorch and the compiler for TPUs crash together.
+    with ProcessPoolExecutor(1, spawn, end_with_parent, (os.getpid(),)) as pool:
+
+        def score(layouts: Layouts) -> Float64:
+            return pool.submit(_score, model, graph, space.node_ids, layouts).result()
+
         yield Evolution(space, node_kinds(graph, space.node_ids), score, size=count + 1, batches=batches, rng=rng)
 
 

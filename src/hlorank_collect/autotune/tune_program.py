@@ -93,15 +93,14 @@ def _rounds(task: TuneTask) -> Rounds:
 
 
 def _measured(task: ApplyTask, compiled: TriedLayouts, both: Layouts, deadline: float, report: Report) -> Float64:
-    """Return (rounds, 2) times of the default and of a configuration, (rounds, 1) if they are the same program."""
+    """Return (rounds, 2) times of the default and of a configuration, no rounds if they are the same program."""
     for configuration in both:
         if compiled.result(configuration) is None:
             why = compiled.left_out[configuration_name(configuration)]
             raise SkippedError(f"the configuration of {task.applied} fails: {why}")
-    different = both[:1] if compiled.same(both) else both
-    if len(different) == 1:
-        return np.zeros((0, 1))
-    return compiled.measure(different, task.rng(task.program), _rounds(task), deadline, report, 0.6)
+    if compiled.same(both):
+        return np.zeros((0, 2))
+    return compiled.measure(both, task.rng(task.program), _rounds(task), deadline, report, 0.6)
 
 
 def apply(task: ApplyTask, report: Report) -> dict[str, Any]:
@@ -114,16 +113,15 @@ def apply(task: ApplyTask, report: Report) -> dict[str, Any]:
     layouts = module_layouts(module, chosen)
     compiled = compile_layouts(Attempts.reported(report, 0.6, 2, task.left_out))
     times = _measured(task, compiled, np.stack([space.default, layouts]), start + task.time_limit, report)
-    found = speedup(times, 1, task.rng(program.name)) if times.shape[1] == 2 else None
     outcome: dict[str, Any] = {"applied": task.applied, "candidates": 1, "budget": 1, "measured": [], "left_out": {}}
     seconds = {"all": round(time.monotonic() - start, 2)}
     outcome |= {"speedup": None, "rounds": len(times), "seconds": seconds}
+    wins = False
     if len(times):
-        outcome["runtime_ns"] = dict(zip(("default", "tuned"), np.median(times, axis=0).tolist(), strict=False))
-    if found is not None:
+        outcome["runtime_ns"] = dict(zip(("default", "tuned"), np.median(times, axis=0).tolist(), strict=True))
+        found = speedup(times, 1, task.rng(program.name))
         outcome["measured"] = [_tried(layouts, chosen.score, 1 / found.estimate)]
-        outcome["speedup"] = dataclasses.asdict(found)
-    wins = found is not None and found.real
+        outcome["speedup"], wins = dataclasses.asdict(found), found.real
     task = dataclasses.replace(task, reference=chosen.model)
     about = task.result(program.name, module, layouts if wins else space.default, outcome, chosen.score)
     write_json(task.saved(program.name), about)

@@ -133,5 +133,4 @@ def run(arguments: argparse.Namespace) -> int:
         settings |= {"model": model, "reference": arguments.model, "budget": arguments.top}
         tasks = [TuneTask(**program, **settings) for program in programs]
     supervision = common.supervision(arguments, *(task.platform for task in tasks))
-    left_out = run_tasks(tasks, **supervision, show=_print_winner).left_out
-    return common.status(left_out)
+    return common.status(run_tasks(tasks, **supervision, show=_print_winner))

@@ -95,4 +95,4 @@ def run(arguments: argparse.Namespace) -> int:
     settings = common.task_settings(arguments, str(collection))
     tasks = [LayoutTask(**program, **settings, attached=backend == "tpu") for program in programs]
     record = partial(record_left_out, arguments.out, collection)
-    return common.status(run_tasks(tasks, **common.supervision(arguments, backend), record=record).left_out)
+    return common.status(run_tasks(tasks, **common.supervision(arguments, backend), record=record))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlorank.files import DataError, file_name
-from hlorank.hlo.entry_layouts import Order, entry_layouts
+from hlorank.hlo.entry_layouts import entry_layouts
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto, ShapeProto
 from hlorank.hlo.node_features import element_type
 from hlorank.hlo.program import flatten
@@ -154,10 +154,6 @@ class ModuleProgram(Program):
         prepare(record.module)
         return record.module
 
-    def put(self, arguments: Sequence[Any], platform: xla.Platform, layouts: Sequence[Order] = ()) -> list[Any]:
-        """Return arrays of the types of the module's parameters, 64 bits included."""
-        return xla.put(arguments, platform, wide=True, layouts=layouts)
-
     def result(self) -> Callable[[Sequence[Any]], Any]:
         """Return `tuple`: the outputs are flat."""
         return tuple
@@ -166,4 +162,4 @@ class ModuleProgram(Program):
 def module_program(path: Path, seed: int = 0) -> ModuleProgram:
     """Return the program in a file, which is not read yet; its family is its name up to the first dot."""
     name = file_name(graph_name(path)).strip(".") or "module"
-    return ModuleProgram(name, name.split(".")[0], path, seed)
+    return ModuleProgram(name, name.split(".")[0], path, seed, wide=True)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hlorank.data.configurations import LAYOUT_DIMS, LAYOUT_TENSORS
-from hlorank.files import fingerprint
+from hlorank.files import fingerprint, temporary_folder
 from hlorank.hlo.hlo_pb2 import HloModuleProto, LayoutProposals
 from hlorank.hlo.layout_json import module_layouts
 from hlorank.hlo.layout_space import Layouts, tpu_layout_space
@@ -75,8 +72,7 @@ def compiler_options(lowered: jax.stages.Lowered, tuned: str | Path) -> dict[str
     """
     from hlorank_collect.autotune.tuned import read_saved
 
-    folder = Path(tempfile.mkdtemp(prefix="hlorank-layouts-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = temporary_folder()
     lowered.compile(xla.dump_options(folder))
     assignment = Assignment(*xla.around_layout_assignment(folder))
     proposals = assignment.proposals(module_layouts(assignment.module, read_saved(Path(tuned)).configuration))

@@ -39,7 +39,7 @@ class SearchSweeper(Sweeper):
         from hlorank.config import ConfigError, parse
         from hlorank.runs.search import Search, SearchSettings, open_study, split
         from hlorank.runs.store import PARENT_VARIABLE
-        from hlorank.runs.sweeps import own_config
+        from hlorank.runs.sweeps import load_composed
 
         assert self.config is not None
         assert self.hydra_context is not None
@@ -53,7 +53,7 @@ class SearchSweeper(Sweeper):
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
         params = [f"{key}={value}" for key, value in self._params.items()]
         fixed, space = split(parser.parse_overrides([*params, *arguments]))
-        study = open_study(own_config(self.config).sweep, parent, create=True)
+        study = open_study(load_composed(self.config).sweep, parent, create=True)
         Search(study, settings, fixed, space).run(self._launch)
 
     def _launch(self, jobs: list[list[str]]) -> list[Any]:

@@ -4,6 +4,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from statistics import stdev
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -110,9 +111,7 @@ def test_a_model_is_scored_where_it_was_not_evaluated(written: Path) -> None:
         assert (folder, collection) == (model, RANDOM)
         shutil.copytree(report, output, dirs_exist_ok=True)
 
-    def fail(*_: object) -> None:
-        raise DataError("data", "features", "none")
-
+    fail = Mock(side_effect=DataError("data", "features", "none"))
     assert scored(run, model, fail) is run, "it was evaluated"
     empty = read_run(model, Path("nowhere"), place="some place")
     assert scored(empty, model, None) is empty
