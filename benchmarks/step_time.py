@@ -113,12 +113,16 @@ class Training:
                 self.aggregate(self.plan(*range(len(self.graph.segments))), 0)
             self.combine.cost = StepCost()
 
-    def plan(self, *with_gradient: int) -> PlannedStep:
-        """Plan the step in which some segments have a gradient."""
+    def planned(self, *with_gradient: int) -> PlannedStep:
+        """Plan the step in which some segments have a gradient, on the CPU."""
         rng = np.random.default_rng(0)
         draws = rng.random(len(self.graph.segments))
         step = Step(self.graph, 0, self.rows, self.labels, np.array(with_gradient), draws)
-        return self._planner(step, rng).to(self.model.device)
+        return self._planner(step, rng)
+
+    def plan(self, *with_gradient: int) -> PlannedStep:
+        """Plan such a step, on the model's device."""
+        return self.planned(*with_gradient).to(self.model.device)
 
     def aggregate(self, step: PlannedStep, now: int) -> torch.Tensor:
         """Return the embedding of the graph for the planned configurations."""

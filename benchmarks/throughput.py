@@ -4,18 +4,15 @@ That form makes one torch_geometric Data object of each (segment, configuration)
 Batch.from_data_list, and computes every node of every object: encoder, three SAGEConv with mean aggregation over both
 edge directions, pooling. It holds the weights of the cost model here, and its scores are checked to be equal.
 
-Training: one segment with gradient, the others from a table (gst_e, warm) or from a forward pass (gst). Last, all
-50,000 configurations of a graph of 20,000 nodes are scored. Each graph has a process of its own.
-
-The run takes about five minutes, the quick form 15 seconds.
+Training: one segment with gradient, the others from a table (gst_e, warm) or from a forward pass (gst). Each graph has
+a process of its own. The run takes about three minutes, the quick form 15 seconds.
 """
 
 from __future__ import annotations
 
 import os
-import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -31,13 +28,13 @@ from harness import Parser, composed, run  # type: ignore[import-not-found] # sa
 from numpy.typing import NDArray
 from step_time import MARGIN, Training, Workload, interleaved, spread, synthetic  # type: ignore[import-not-found] # same folder
 from torch import Tensor, nn
-from torch.nn.functional import dropout, gelu, instance_norm
+from torch.nn.functional import dropout, gelu, instance_norm, normalize
 from torch.utils.flop_counter import FlopCounterMode
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import SAGEConv, global_max_pool, global_mean_pool
 
 from hlorank.data.collection import read_graph
-from hlorank.data.configurations import LAYOUT_MIN
+from hlorank.data.configurations import LAYOUT_MIN, MeasuredGraph
 from hlorank.files import shared_dir, write_json
 from hlorank.models.compression.segment import LayoutBatch, Segment
 from hlorank.models.cost_model import CostModel
@@ -53,27 +50,29 @@ MEMORY_BYTES = 2**28
 REPEATS, WALL_ROUNDS, WALL_BURST, PRODUCT = 3, 7, 5, 1024
 
 
+def convolutions(layer: Sage) -> nn.ModuleList:
+    """A SAGEConv for each direction of a layer: users, or operands and users; the first adds the node's own state."""
+    own, *others = layer.weights
+    made = [SAGEConv(own.shape[1], own.shape[0], root_weight=not i, bias=not i) for i in range(len(others))]
+    with torch.no_grad():
+        for convolution, weight in zip(made, others, strict=True):
+            convolution.lin_l.weight.copy_(weight)
+        made[0].lin_l.bias.copy_(layer.bias)
+        made[0].lin_r.weight.copy_(own)
+    return nn.ModuleList(made).to(own.device)
+
+
 class PublicForm(nn.Module):
     """The cost model over batches of Data objects, with the same weights."""
 
     def __init__(self, model: CostModel) -> None:
         super().__init__()
         self.model = model
-        self.operands, self.users = nn.ModuleList(), nn.ModuleList()
-        for block in model.blocks:
-            sage, width = cast("Sage", block.get_submodule("layers.1")), model.config.width
-            own, from_operands, from_users = sage.weights
-            operands, users = SAGEConv(width, width), SAGEConv(width, width, root_weight=False, bias=False)
-            with torch.no_grad():
-                operands.lin_r.weight.copy_(own)
-                operands.lin_l.bias.copy_(sage.bias)
-                operands.lin_l.weight.copy_(from_operands)
-                users.lin_l.weight.copy_(from_users)
-            self.operands.append(operands)
-            self.users.append(users)
+        sages = (cast("Sage", block.get_submodule("layers.1")) for block in model.blocks)
+        self.convolutions = nn.ModuleList(map(convolutions, sages))
 
     @staticmethod
-    def data(graph: GraphInputs, segment: Segment, rows: NDArray[np.int64]) -> list[Data]:
+    def batch(graph: GraphInputs, segment: Segment, rows: NDArray[np.int64]) -> Batch:
         """One object for each configuration of a segment; the names that hold `index` are those that PyG shifts."""
         batch = graph.configurations(rows[np.newaxis], segment)
         assert isinstance(batch, LayoutBatch)
@@ -84,24 +83,24 @@ class PublicForm(nn.Module):
             torch.from_numpy(part[colour])
             for part in (segment.colour_numeric, segment.colour_opcode, segment.colour_layout)
         )
-        return [
+        return Batch.from_data_list([
             Data(
                 x=x, opcode=opcode, node_layout=layout_of, edge_index=edge_index,
                 configured_index=configured, layout=torch.from_numpy(layout), sizes=torch.from_numpy(sizes),
                 costs=torch.from_numpy(costs),
             )
             for layout, sizes, costs in configurations
-        ]  # fmt: skip
+        ])  # fmt: skip
 
-    def forward(self, objects: list[Data]) -> Tensor:
+    def forward(self, batch: Any) -> Tensor:
         """(objects, width * poolings) embeddings."""
-        batch: Any = Batch.from_data_list(objects)
-        encoder = self.model.encoder
+        batch, encoder = batch.to(self.model.device), self.model.encoder
         x = encoder.numeric(batch.x) + encoder.opcode_map(encoder.opcode(batch.opcode))
         x = x + encoder.node_layout_map(encoder.layout_value(batch.node_layout - LAYOUT_MIN).flatten(-2))
         x = x.index_add(0, batch.configured_index, encoder.configured(batch.layout, batch.sizes, batch.costs))
         flipped = batch.edge_index.flip(0)
-        for block, operands, users in zip(self.model.blocks, self.operands, self.users, strict=True):
+        for block, own in zip(self.model.blocks, self.convolutions, strict=True):
+            operands, users = cast("nn.ModuleList", own)
             z = block.get_submodule("layers.0.module")(x)
             x = x + gelu(operands(z, batch.edge_index) + users(z, flipped))
         x = self.model.post_layers.get_submodule("layers.0.module")(x)
@@ -109,19 +108,19 @@ class PublicForm(nn.Module):
 
     def embed(self, graph: GraphInputs, j: int, rows: NDArray[np.int64]) -> Tensor:
         """Embeddings of one segment."""
-        return cast("Tensor", self(self.data(graph, graph.segments[j], rows)))
+        return cast("Tensor", self(self.batch(graph, graph.segments[j], rows)))
 
-    def step(self, training: Training, segment: int, fresh: bool) -> None:
+    def step(self, training: Training, segment: int, fresh: bool, made: Mapping[int, Batch] | None = None) -> None:
         """The counterpart of a training step: the other segments from a forward pass, or from a table of zeros."""
         graph, rows = training.graph, training.rows
         training.clear_gradients()
-        total = self.embed(graph, segment, rows)
+        total = self.embed(graph, segment, rows) if made is None else self(made[segment])
         with torch.no_grad():
             for j in range(len(graph.segments)):
                 if j != segment:
                     total = total + (self.embed(graph, j, rows) if fresh else torch.zeros_like(total))
         scores = self.model.score(total, len(graph.segments))
-        torch.autograd.backward(pairwise_hinge(scores, torch.from_numpy(training.labels), MARGIN))
+        torch.autograd.backward(pairwise_hinge(scores, torch.from_numpy(training.labels).to(scores.device), MARGIN))
 
     @torch.no_grad()
     def scores(self, graph: GraphInputs, rows: NDArray[np.int64], at_once: int) -> NDArray[np.float64]:
@@ -134,63 +133,76 @@ class PublicForm(nn.Module):
 
 
 class SourceForm(nn.Module):
-    """The model of kaggle_1 over (configurations, nodes, width), with the same weights."""
+    """A model of a whole graph over (configurations, nodes, width), as kaggle_1's source has it, with the same weights.
+
+    Its inputs are made before the steps.
+    """
 
     def __init__(self, training: Training) -> None:
         super().__init__()
         self.model: CostModel = training.model
-        self.graph: GraphInputs = training.graph
-        (self.segment,) = self.graph.segments
-        self.edge_index = torch.from_numpy(self.segment.edges.ends.T.copy())  # from users to operands
+        (segment,), rows, device = training.graph.segments, training.rows, self.model.device
+        self.labels, self.clear_gradients = torch.from_numpy(training.labels).to(device), training.clear_gradients
+        batch = training.graph.configurations(rows[np.newaxis], segment)
+        assert isinstance(batch, LayoutBatch)
+        self.codes, parts = batch.codes.shape, (batch.codebook, batch.sizes, batch.costs)
+        self.layouts = [torch.from_numpy(part[batch.codes]).flatten(0, 1).to(device) for part in parts]
+        self.nodes = [
+            torch.from_numpy(part[segment.initial_colour]).to(device).expand(len(rows), -1, *part.shape[1:])
+            for part in (segment.colour_numeric, segment.colour_opcode, segment.colour_layout)
+        ]
+        ends = torch.from_numpy(segment.edges.ends.T.copy()).to(device)
+        self.directions = ends.flip(0), ends  # from operands to users, and from users to operands
         sages = [layer for layer in self.model.modules() if isinstance(layer, Sage)]
-        self.convolutions = nn.ModuleDict({str(id(layer)): self._convolution(layer) for layer in sages})
-
-    @staticmethod
-    def _convolution(layer: Sage) -> nn.Module:
-        own, users = layer.weights
-        convolution = SAGEConv(own.shape[1], own.shape[0])
-        with torch.no_grad():
-            convolution.lin_l.weight.copy_(users)
-            convolution.lin_l.bias.copy_(layer.bias)
-            convolution.lin_r.weight.copy_(own)
-        return cast("nn.Module", convolution)
+        self.convolutions = nn.ModuleDict({str(id(layer)): convolutions(layer) for layer in sages})
 
     def _layer(self, name: str, layer: Any, x: Tensor) -> Tensor:
         if name == "sage":
-            return cast("Tensor", self.convolutions[str(id(layer))](x, self.edge_index))
+            own = cast("nn.ModuleList", self.convolutions[str(id(layer))])
+            parts = [part(x, ends) for part, ends in zip(own, self.directions[-len(own) :], strict=True)]
+            return cast("Tensor", sum(parts[1:], parts[0]))
         if name == "instance_norm":
             return instance_norm(x.transpose(1, 2), weight=layer.scale, bias=layer.offset).transpose(1, 2)
-        if name == "reproductions:ConfigurationGate":
-            return torch.cat([x, len(x) * (x / layer.log_temperature.exp()).softmax(dim=0) * x], dim=-1)
+        if name in ("reproductions:ConfigurationGate", "configuration_attention"):
+            gated = torch.cat([x, len(x) * (x / layer.log_temperature.exp()).softmax(dim=0) * x], dim=-1)
+            return cast("Tensor", layer.joined(gated)) if name == "configuration_attention" else gated
         if name == "dropout":
             return dropout(x, layer.dropout.p, self.training)
         return cast("Tensor", layer.module(x))
 
-    def forward(self, rows: NDArray[np.int64]) -> Tensor:
-        """(rows,) scores."""
-        segment, encoder = self.segment, self.model.encoder
-        batch = self.graph.configurations(rows[np.newaxis], segment)
-        assert isinstance(batch, LayoutBatch)
-        parts = (batch.codebook, batch.sizes, batch.costs)
-        read = [torch.from_numpy(part[batch.codes]).flatten(0, 1) for part in parts]
-        numeric, opcode, layout = (
-            torch.from_numpy(part[segment.initial_colour]).expand(len(rows), *part[segment.initial_colour].shape)
-            for part in (segment.colour_numeric, segment.colour_opcode, segment.colour_layout)
-        )
+    def forward(self) -> Tensor:
+        """(configurations,) scores."""
+        (numeric, opcode, layout), encoder, (_, configurable) = self.nodes, self.model.encoder, self.codes
         x = encoder.numeric(numeric) + encoder.opcode_map(encoder.opcode(opcode))
         x = x + encoder.node_layout_map(encoder.layout_value(layout - LAYOUT_MIN).flatten(-2))
-        configured = encoder.configured(*read).view(*batch.codes.shape, x.shape[-1])
-        x = x.index_add(1, torch.arange(batch.codes.shape[1]), configured)
+        configured = encoder.configured(*self.layouts).view(*self.codes, x.shape[-1])
+        x = x.index_add(1, torch.arange(configurable, device=x.device), configured)
         for block in (self.model.stem, *self.model.blocks, self.model.post_layers):
             before, layers = x, block.named_layers()
             for name in block.names:
                 x = x + before if name == "residual" else self._layer(name, next(layers)[1], x)
-        return self.model.score(x.mean(dim=1), 1)
+        pooled = {"mean": x.mean(1), "max": x.amax(1), "sum": x.sum(1)}
+        pooled["l2_configurable_sum"] = normalize(x[:, :configurable].sum(1), dim=-1)
+        return self.model.score(torch.cat([pooled[name] for name in self.model.config.pooling], dim=-1), 1)
 
-    def step(self, training: Training) -> None:
+    def step(self, _: int) -> None:
         """The counterpart of a training step."""
-        training.clear_gradients()
-        torch.autograd.backward(pairwise_hinge(self(training.rows), torch.from_numpy(training.labels), MARGIN))
+        self.clear_gradients()
+        torch.autograd.backward(pairwise_hinge(self(), self.labels, MARGIN))
+
+
+def against_source(experiment: str, measured: MeasuredGraph, quick: bool, device: str) -> tuple[Training, SourceForm]:
+    """Training steps of an experiment of whole graphs, and the form of its source, whose scores are equal."""
+    config = composed("layout/xla/default", (f"experiment={experiment}",), 0, Path())
+    settings, count = config.model.model_copy(update={"width": 32} if quick else {}), config.trainer.configs_per_step
+    workload = Workload.made(measured, config.featurize, settings, device)
+    training = Training(workload, "full", 16 if quick else count)
+    source, plan = SourceForm(training), training.plan(0)
+    source.eval()  # the model, too
+    with torch.no_grad():
+        torch.testing.assert_close(training.model.score(training.aggregate(plan, 1), 1), source(), rtol=1e-3, atol=1e-4)
+    source.train()
+    return training, source
 
 
 def kaggle_1(quick: bool) -> dict[str, Any] | None:
@@ -198,20 +210,11 @@ def kaggle_1(quick: bool) -> dict[str, Any] | None:
     if not (path := shared_dir() / TRAINED_UNET).is_file():
         print(f"skipped kaggle_1: there is no {path}")
         return None
-    width, configurations = (32, 16) if quick else (256, 64)
-    config = composed("layout/xla/default", ("experiment=kaggle_1",), 0, Path())
-    settings = config.model.model_copy(update={"width": width})
-    workload = Workload.made(read_graph(path, "layout"), config.featurize, settings, "cpu")
-    training = Training(workload, "full", configurations)
-    source, plan = SourceForm(training), training.plan(0)
-    workload.model.eval(), source.eval()
-    with torch.no_grad():
-        ours, theirs = workload.model.score(training.aggregate(plan, 1), 1), source(training.rows)
-    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
-    workload.model.train(), source.train()
-    parts = {"plan": training.plan, "run": lambda _: training.run(plan), "public": lambda _: source.step(training)}
+    training, source = against_source("kaggle_1", read_graph(path, "layout"), quick, "cpu")
+    plan = training.plan(0)
+    parts = {"plan": training.plan, "run": lambda _: training.run(plan), "public": source.step}
     taken = interleaved(parts, [0], 7)
-    return report("unet3d, training, kaggle_1", configurations, taken, bound(parts["run"], [0]))
+    return report("unet3d, training, kaggle_1", len(training.rows), taken, bound(parts["run"], [0]))
 
 
 def training_ratios(name: str, workload: Workload, configurations: int, repeats: int) -> dict[str, Any]:
@@ -316,37 +319,13 @@ def synthetic_graph(quick: bool) -> dict[str, Any]:
     return training_ratios(f"synthetic, {nodes:,} nodes", workload, configurations, REPEATS)
 
 
-def large(quick: bool) -> dict[str, float] | None:
-    """The time and memory of scoring all configurations of a graph of 20,000 nodes; None if quick."""
-    if quick:
-        return None
-    workload = Workload.of(synthetic(20_000, 50_000, 800), width=64)
-    rows = workload.graph.targets[0]
-    score = partial(score_configurations, workload.model, workload.graph, rows, MEMORY_BYTES)
-    start, start_cpu = time.perf_counter(), time.process_time()
-    score()
-    taken, taken_cpu = time.perf_counter() - start, time.process_time() - start_cpu
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    start_cpu = time.process_time()
-    plan_everything(workload)
-    planned = time.process_time() - start_cpu
-    share = bound(lambda _: score(), [0]) / taken_cpu
-    print(f"{len(rows):,} configurations in {taken:.0f} s, plans {planned:.0f} s, {peak:,} bytes, bound {share:.0%}")
-    figures = {"configurations": len(rows), "seconds": taken, "cpu_seconds": taken_cpu, "plan_seconds": planned}
-    return figures | {"peak_bytes": peak, "share_of_bound": share}
-
-
-PARTS: dict[str, Callable[[bool], dict[str, Any] | None]] = {
-    "unet_3d": unet_3d,
-    "kaggle_1": kaggle_1,
-    "synthetic": synthetic_graph,
-    "large": large,
-}
+PARTS: dict[str, Callable[[bool], dict[str, Any] | None]]
+PARTS = {"unet_3d": unet_3d, "kaggle_1": kaggle_1, "synthetic": synthetic_graph}
 
 
 def main() -> None:
     parser = Parser(__doc__)
-    parser.add_argument("--quick", action="store_true", help="narrow models; no large scoring")
+    parser.add_argument("--quick", action="store_true", help="narrow models, small graphs")
     parser.add_json()
     arguments = parser.parse_args()
     results: dict[str, Any] = {"repeats": REPEATS}
