@@ -93,7 +93,6 @@ class Segments:
     """The segments of a graph, each made when it is first read: a step reads few, and many graphs may be open."""
 
     def __init__(self, features: GraphFeatures, partition: Partition) -> None:
-        self._edges = np.asarray(features.edge_index)
         self._column = np.full(features.nodes, -1)  # of each configurable node in the configuration codes
         if isinstance(features.configurations, LayoutFeatures):
             self._column[features.configurations.node_ids] = np.arange(len(features.configurations.node_ids))
@@ -117,14 +116,23 @@ class Segments:
             made = self._made[j] = self._make(j)
         return made
 
+    @cached_property
+    def _inside(self) -> list[NDArray[np.int64]]:
+        """The edges within each segment, (edges, 2) positions of nodes in it, ascending by the first."""
+        edges, count = np.asarray(self._features.edge_index), len(self)
+        position = np.empty(self._features.nodes, dtype=np.int64)
+        for j in range(count):
+            nodes = self._partition.inner(j)
+            position[nodes] = np.arange(len(nodes))
+        segment = self._partition.segment_of[edges]
+        within = segment[:, 0] == segment[:, 1]
+        edges, segment = position[edges[within]], segment[within, 0]
+        order = np.lexsort((edges[:, 0], segment))
+        return np.split(edges[order], np.searchsorted(segment[order], np.arange(1, count)))
+
     def _make(self, j: int) -> Segment:
         features, column = self._features, self._column
-        nodes = self._partition.inner(j)
-        place = np.full(features.nodes, -1)  # position of each node in the segment
-        place[nodes] = np.arange(len(nodes))
-        edges = place[self._edges]
-        edges = edges[(edges >= 0).all(axis=1)]
-        edges = edges[np.argsort(edges[:, 0], kind="stable")]
+        nodes, edges = self._partition.inner(j), self._inside[j]
         if isinstance(features.configurations, LayoutFeatures):
             distance = distances(edges, len(nodes), np.flatnonzero(column[nodes] >= 0))
         else:
