@@ -244,7 +244,7 @@ def _link(files: Iterable[Path], folder: Path, prefix: str = "") -> list[str]:
 @cache
 def prepared(fold: Fold, overrides: tuple[str, ...], work: Path) -> tuple[Path, str]:
     """Featurize and partition the graphs of a fold; return the folder, and the fingerprint of the data."""
-    data, place = fold.data(work), work / fold.collection / f"fold-{fold.number}"
+    data, place = fold.data(work), work / fold.collection / fold.root.name / f"fold-{fold.number}"
     collection = address_of(fold.collection).path.as_posix()
     config = composed(collection, overrides, 0, place, data)
     place /= fingerprint(config.model_dump(mode="json", include={"featurize", "partition"}))[:12]

@@ -174,7 +174,7 @@ def run_cell(cell: Cell) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     own = tuned(started(own))
     figures, graphs = harness.train_and_evaluate(own.config(), model, report)
     if cell.experiment == NETWORKS:
-        figures["valid_tau"], graphs = harness.networks_alone(cell.config(), model, report)
+        figures["valid_tau"], graphs = harness.networks_alone(own.config(), model, report)
     settings = " ".join(own.overrides) if cell.experiment in TREES else ""
     named = (cell.fold.collection, cell.experiment, cell.fold.number, cell.seed)
     row = {**dict(zip(CELL, named, strict=True)), **figures, "split": cell.split, "fingerprint": key}
