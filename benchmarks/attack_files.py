@@ -15,9 +15,9 @@ import sys
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from attack import archives, mirrors, npz, protobufs  # type: ignore[import-not-found] # same folder
-from attack.cases import report, run_cases  # type: ignore[import-not-found] # same folder
-from harness import Parser  # type: ignore[import-not-found] # as above
+from attack import archives, mirrors, npz, protobufs
+from attack.cases import report, run_cases
+from harness import Parser
 
 ATTACKS = {
     "npz": (npz.npz_cases, 3000),

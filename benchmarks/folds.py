@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from harness import ROOT, composed, prepare_data  # type: ignore[import-not-found] # same folder
+from harness import ROOT, composed, prepare_data
 
 from hlorank.config import Split
 from hlorank.data.collection import Collection, graph_files

@@ -35,15 +35,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
-from harness import Parser, positive  # type: ignore[import-not-found] # same folder
+from harness import Parser, positive
 from harness import run as run_command
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
-from published_sizes import (  # type: ignore[import-not-found] # same folder
-    PUBLISHED,
-    graph_sizes,
-    write_sized_graph,
-)
+from published_sizes import PUBLISHED, graph_sizes, write_sized_graph
 
 from hlorank.compute import SERIAL, map_graphs
 from hlorank.config import ConfigError

@@ -12,9 +12,9 @@ from functools import partial
 from itertools import cycle, islice
 
 import torch
-from harness import Parser, run  # type: ignore[import-not-found] # same folder
-from step_time import CONFIG, Training, Workload, interleaved, spread, synthetic  # type: ignore[import-not-found]
-from throughput import TRAINED_UNET, PublicForm, against_source  # type: ignore[import-not-found] # same folder
+from harness import Parser, run
+from step_time import CONFIG, Training, Workload, interleaved, spread, synthetic
+from throughput import TRAINED_UNET, PublicForm, against_source
 from torch.profiler import ProfilerActivity, profile
 
 from hlorank.compute import find_device

@@ -21,9 +21,9 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import torch
-from harness import RESULTS, ROOT, Parser, composed, in_processes, prepare_data, run  # type: ignore[import-not-found]
+from harness import RESULTS, ROOT, Parser, composed, in_processes, prepare_data, run
 from matplotlib.figure import Figure
-from step_time import Training, Workload, interleaved, spread  # type: ignore[import-not-found] # same folder
+from step_time import Training, Workload, interleaved, spread
 
 from hlorank.config import Config
 from hlorank.data.collection import Collection
@@ -47,7 +47,7 @@ def config_of(work: str, nodes: int, configurations: int) -> Config:
     size = {"min_nodes": nodes, "max_nodes": nodes, "configurations": configurations, "repeated": 0}
     data = (f"data.synthetic.{key}={value}" for key, value in {**size, "train": 1, "valid": 0, "test": 0}.items())
     settings = (*data, "featurize.prune_hops=null", "partition.max_nodes=500", "method=gst")
-    return composed(str(COLLECTION.path), settings, 0, Path(work, f"{nodes}-{configurations}"))  # type: ignore[no-any-return]
+    return composed(str(COLLECTION.path), settings, 0, Path(work, f"{nodes}-{configurations}"))
 
 
 def work_of(stage: str, config: Config) -> Callable[[int], object]:
@@ -67,7 +67,7 @@ def work_of(stage: str, config: Config) -> Callable[[int], object]:
         return lambda _: trained.score(graph.features, graph.partition)
     ((model,), _), count = load_model(models, torch.device("cpu")), graph.features.distinct // 16
     training = Training(Workload(graph, graph, model), config.method, count, config.trainer.memory_bytes)
-    return lambda _: [training(segment) for segment in spread(len(graph.segments), 4)]
+    return lambda _: [*map(training, spread(len(graph.segments), 4))]
 
 
 def measure(point: tuple[str, int, int, int], work: str) -> dict[str, float]:

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harness import RESULTS, Parser, run  # type: ignore[import-not-found] # same folder
+from harness import RESULTS, Parser, run
 
 from hlorank.files import one_line, read_json, write_json
 from hlorank.hlo.reader import graph_name, program_files

@@ -44,11 +44,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import comparison  # type: ignore[import-not-found] # as above
-import harness  # type: ignore[import-not-found] # same folder
+import comparison
+import harness
 import numpy as np
 import pandas as pd
-from folds import BUNDLED, COLLECTIONS, JOINED, NO_OPERANDS, TPU, Fold, address_of, available, folds_of, prepared  # type: ignore[import-not-found] # as above
+from folds import BUNDLED, COLLECTIONS, JOINED, NO_OPERANDS, TPU, Fold, address_of, available, folds_of, prepared
 
 from hlorank.config import ConfigError, Split
 from hlorank.data.collection import Collection, graph_files, read_graph, sidecar_path
@@ -179,7 +179,8 @@ def run_cell(cell: Cell) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     named = (cell.fold.collection, cell.experiment, cell.fold.number, cell.seed)
     row = {**dict(zip(CELL, named, strict=True)), **figures, "split": cell.split, "fingerprint": key}
     graphs["family"], graphs["fingerprint"] = graphs["graph"].map(cell.fold.families), key
-    return row | {"settings": settings}, graphs.reindex(columns=GRAPH_COLUMNS).to_dict("records")
+    records = graphs.reindex(columns=GRAPH_COLUMNS).to_dict("records")
+    return row | {"settings": settings}, [{str(key): value for key, value in record.items()} for record in records]
 
 
 def graphs_file(results: Path) -> Path:
@@ -376,7 +377,7 @@ def report(rows: pd.DataFrame, arguments: argparse.Namespace) -> str:
         text, names = table(place, part)
         taus = part.groupby(["experiment", "collection", "graph"])["kendall_tau"].mean()
         of_graph = {name: taus[name].to_dict() for name in names}
-        family = part.drop_duplicates(["collection", "graph"]).set_index(["collection", "graph"])["family"].to_dict()
+        family = {(str(row.collection), str(row.graph)): str(row.family) for row in part.itertuples()}
         pairs = comparison.compare(of_graph, family)
         parts += [text, comparison.verdicts(names, pairs)]
         seeds = part.groupby(["experiment", "collection", "seed"])["kendall_tau"].mean()

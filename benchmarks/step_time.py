@@ -21,7 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
-from harness import Parser, composed, run  # type: ignore[import-not-found] # same folder
+from harness import Parser, composed, run
 
 from hlorank.config import Config, FeaturizeConfig, ModelConfig, PartitionConfig
 from hlorank.data.collection import Collection

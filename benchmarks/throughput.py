@@ -24,9 +24,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
-from harness import Parser, composed, run  # type: ignore[import-not-found] # same folder
+from harness import Parser, composed, run
 from numpy.typing import NDArray
-from step_time import MARGIN, Training, Workload, interleaved, spread, synthetic  # type: ignore[import-not-found] # same folder
+from step_time import MARGIN, Training, Workload, interleaved, spread, synthetic
 from torch import Tensor, nn
 from torch.nn.functional import dropout, gelu, instance_norm, normalize
 from torch.utils.flop_counter import FlopCounterMode
@@ -212,7 +212,8 @@ def kaggle_1(quick: bool) -> dict[str, Any] | None:
         return None
     training, source = against_source("kaggle_1", read_graph(path, "layout"), quick, "cpu")
     plan = training.plan(0)
-    parts = {"plan": training.plan, "run": lambda _: training.run(plan), "public": source.step}
+    parts: dict[str, Callable[[int], object]] = {"plan": training.plan, "public": source.step}
+    parts["run"] = lambda _: training.run(plan)
     taken = interleaved(parts, [0], 7)
     return report("unet3d, training, kaggle_1", len(training.rows), taken, bound(parts["run"], [0]))
 

@@ -17,9 +17,10 @@ from hlorank.data.splits import SplitFile
 from hlorank.files import read_json, write_json
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-import comparison  # type: ignore[import-not-found] # of the folder of the benchmarks
-import folds as folds_module  # type: ignore[import-not-found] # as above
-import quality  # type: ignore[import-not-found] # as above
+import comparison
+import folds as folds_module
+import harness
+import quality
 from folds import folds_of
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -150,7 +151,7 @@ def test_marks_of_a_compilation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         runtime = read_graph(file, "layout").measurements.runtime.tolist()
         parts = {"padded": runtime, "copies": [-time for time in runtime] if number else runtime}
         write_json(tmp_path / place / f"{file.stem}.json", {"parts": parts})
-    monkeypatch.setattr(quality.harness, "ROOT", tmp_path)
+    monkeypatch.setattr(harness, "ROOT", tmp_path)
     assert quality.compiled("layout/tpu-v3/outputs") == {"padded": pytest.approx(1), "copies": pytest.approx(0)}
     assert quality.compiled("layout/cpu/random") == {}
 
@@ -166,6 +167,7 @@ def test_networks_go_on_from_estimates_with_few_graphs(tmp_path: Path, monkeypat
     assert not folds_module.available("layout/tpu-v3/default")
     starts, folds = folds_of(f"{collection}@0", tmp_path), folds_of(f"{collection}@8", tmp_path)
     for start, fold in zip(starts, folds, strict=True):
+        assert fold.start is not None
         assert fold.start.splits == start.splits == start.of_networks.splits
         tested = {start.families[graph] for graph, of in start.splits.items() if of == "test"}
         assert not tested & {fold.families[graph] for graph, of in fold.splits.items() if of != "test"}

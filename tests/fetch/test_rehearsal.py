@@ -13,7 +13,7 @@ from hlorank.files import read_json, write_json
 from tests.fetch.conftest import Fault, Server, member, tar
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-from published_sizes import graph_sizes, write_sized_graph  # type: ignore[import-not-found] # of the benchmarks
+from published_sizes import graph_sizes, write_sized_graph  # of the benchmarks
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,8 +15,8 @@ from hlorank.hlo import checks, forms
 from hlorank.hlo.reader import featurize, parse_records
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-from attack.modules import protobufs  # type: ignore[import-not-found] # of the folder of the benchmarks
-from attack.mutations import mutate_message  # type: ignore[import-not-found] # as above
+from attack.modules import protobufs  # of the folder of the benchmarks
+from attack.mutations import mutate_message
 
 PATH = Path("fuzz.pb")
 MUTATIONS = 600

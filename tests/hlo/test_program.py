@@ -18,7 +18,7 @@ from hlorank.hlo.node_features import COLUMNS, OPCODES
 from hlorank.hlo.program import flatten
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-from attack.modules import (  # type: ignore[import-not-found] # of the folder of the benchmarks
+from attack.modules import (  # of the folder of the benchmarks
     fast_graph,
     generated_module,
     plain_graph,
