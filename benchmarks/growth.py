@@ -7,7 +7,7 @@ ranked, as by `hlorank rank`. Two cores are two threads of PyTorch; featurize an
 A point has a process of its own, in which a tiny graph comes first: memory is the peak above what is resident then.
 Time is the median of three repetitions. Points of the same code are kept; of those that `--again` repeats, as another
 process made them slow, the least figures count. Exponents are of least squares, on logarithms, over the upper half of
-the sizes. All take 20 minutes of CPU time, the quick form five.
+the sizes. The quick form takes two and a half minutes of CPU time.
 """
 
 import logging
