@@ -223,8 +223,10 @@ def measured(folder: str) -> dict[str, str]:
 GENERATED: dict[str, tuple[str, Callable[[], dict[str, str]]]] = {
     "docs/reference/configuration.md": ("keys", keys),
     "docs/reference/cli.md": ("command", commands),
-    "data/sample/README.md": ("card", partial(measured, "data/sample")),
-    "data/models/README.md": ("card", partial(measured, "data/models")),
+    **{
+        f"data/{folder}/README.md": ("card", partial(measured, f"data/{folder}"))
+        for folder in ("sample", "models", "keras")
+    },
 }
 """By page: the kind of its places, and the function that makes their text."""
 

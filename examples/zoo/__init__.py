@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache, partial
+from itertools import product
 from types import MappingProxyType
 from typing import Any
 
 from hlorank_collect.program import Arguments, Function, JaxProgram
 
-from .catalog import APPLICATIONS, CATALOG, FUNCTIONS, TPU_CATALOG
+from .catalog import APPLICATIONS, CATALOG, FUNCTIONS, FURTHER_SIDES, LEAST_SIDES, TPU_CATALOG
 
 MODES = ("forward", "train")
 
@@ -27,9 +28,11 @@ def programs() -> Mapping[str, JaxProgram]:
         for mode in MODES:
             found[f"{model}.{mode}"] = JaxProgram(f"{model}.{mode}", family, partial(_build, family, sizes, mode))
     for family, applications in APPLICATIONS.items():
-        for application, side in applications.items():
-            for mode in MODES:
-                name, sizes = f"keras.{application.lower()}.{mode}", {"name": application, "side": side}
+        for application in applications.split():
+            least, further = LEAST_SIDES.get(application, 64), FURTHER_SIDES.get(application)
+            for side, mode in product(filter(None, (least, further)), MODES):
+                name = ".".join(["keras", application.lower(), *([str(side)] if side == further else []), mode])
+                sizes = {"name": application, "side": side}
                 found[name] = JaxProgram(name, f"keras-{family}", partial(_build, "application", sizes, mode))
     return MappingProxyType(found)
 

@@ -120,15 +120,23 @@ TPU_CATALOG: Mapping[str, Mapping[str, Any]] = dict(_TPU_ROWS)
 FUNCTIONS: Mapping[str, str] = {"c3d": "vgg", **dict.fromkeys(("unet1d", "unet2d", "unet3d"), "unet_nd")}
 """Family -> the function that builds it, where that has another name."""
 
-APPLICATIONS: Mapping[str, Mapping[str, int]] = {
-    "resnet": {"ResNet50": 64, "ResNet101": 64, "ResNet50V2": 64},
-    "efficientnet": {"EfficientNetB0": 64, "EfficientNetB3": 64, "EfficientNetV2B0": 64},
-    "densenet": {"DenseNet121": 64, "DenseNet169": 64},
-    "mobilenet": {"MobileNet": 64, "MobileNetV2": 64, "MobileNetV3Small": 64},
-    "convnext": {"ConvNeXtTiny": 64},
-    "inception": {"InceptionV3": 75, "InceptionResNetV2": 75},
-    "nasnet": {"NASNetMobile": 64},
-    "vgg": {"VGG16": 64},
-    "xception": {"Xception": 71},
+APPLICATIONS: Mapping[str, str] = {
+    "resnet": "ResNet50 ResNet101 ResNet152 ResNet50V2 ResNet101V2 ResNet152V2",
+    "efficientnet": "EfficientNetB0 EfficientNetB1 EfficientNetB2 EfficientNetB3 EfficientNetB4 EfficientNetB5 "
+    "EfficientNetV2B0 EfficientNetV2B1 EfficientNetV2B2 EfficientNetV2B3 EfficientNetV2S",
+    "densenet": "DenseNet121 DenseNet169 DenseNet201",
+    "mobilenet": "MobileNet MobileNetV2 MobileNetV3Small MobileNetV3Large",
+    "convnext": "ConvNeXtTiny ConvNeXtSmall ConvNeXtBase",
+    "inception": "InceptionV3 InceptionResNetV2",
+    "nasnet": "NASNetMobile",
+    "vgg": "VGG16 VGG19",
+    "xception": "Xception",
 }
-"""Family -> class of keras.applications -> height and width of its images, small for a measurement in time."""
+"""Family -> classes of keras.applications."""
+LEAST_SIDES: Mapping[str, int] = {"InceptionV3": 75, "InceptionResNetV2": 75, "Xception": 71}
+"""Class of keras.applications -> least height and width of its images, where these are not 64."""
+FURTHER_SIDES: Mapping[str, int] = {
+    **dict.fromkeys(("ResNet50", "ResNet50V2", "EfficientNetB0", "DenseNet121", "VGG16", "Xception"), 160),
+    **dict.fromkeys(("MobileNet", "MobileNetV2"), 224),
+}
+"""Class of keras.applications -> height and width of the images of another program, in whose name they are."""
