@@ -226,7 +226,7 @@ def test_all_wrong_and_unread_keys_are_reported_before_anything_is_written(
     name: str, arguments: list[str], keys: set[str], call_stage: CallStage, tmp_path: Path
 ) -> None:
     lines = call_stage(name, *arguments)
-    assert {re.match(r"(?:error: )?((warning: )?[\w.+]+)", line)[1] for line in lines} == keys  # type: ignore[index]
+    assert {re.match(r"(?:error: )?((warning: )?[\w.+]+)", line)[1] for line in lines} == keys  # type: ignore[index] # all match
     assert len(lines) == len(keys)
     assert {path.name for path in tmp_path.iterdir()} <= {"conf", ".hlorank"}  # locks
 

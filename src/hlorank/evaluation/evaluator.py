@@ -125,7 +125,7 @@ class Evaluator:
         data = fingerprint({name: sha256_file(graph.path) for name, graph in self._graphs.items()})
         git, commit = ["git", "rev-parse", "--short=9", "HEAD"], ""
         with suppress(OSError):  # no git
-            commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()  # noqa: S603
+            commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()  # noqa: S603 - own words
         shown = ["" if figure is None else f"{figure:.3f}" for figure in figures]
         cells = [system, self.split, len(taus), *shown, 1, data, commit, command]
         csv.writer(line := StringIO(), lineterminator="\n").writerow(map(csv_cell, cells))

@@ -115,7 +115,7 @@ def _read(file: Path, tags: Mapping[str, str | None], trained: bool, most: int) 
         ]
         data = {run.run_id: SimpleNamespace(tags={}, params={}, latest_metrics={}) for run in runs}
         for table in ("tags", "params", "latest_metrics"):
-            query = f"SELECT run_uuid, key, value FROM {table} WHERE run_uuid IN (SELECT run_uuid {chosen})"  # noqa: S608
+            query = f"SELECT run_uuid, key, value FROM {table} WHERE run_uuid IN (SELECT run_uuid {chosen})"  # noqa: S608 - as above
             for run_id, key, value in database.execute(query, given):
                 if run_id in data:
                     vars(data[run_id])[table][key] = value
