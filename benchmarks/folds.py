@@ -13,7 +13,7 @@ from harness import ROOT, composed, prepare_data
 from hlorank.config import Split
 from hlorank.data.collection import Collection, graph_files
 from hlorank.data.splits import SplitFile, family_of, make_folds
-from hlorank.files import fingerprint, read_json, shared_dir, write_json
+from hlorank.files import fingerprint, one_process, read_json, shared_dir, write_json
 
 FOLDS = 5
 KERNELS = Path("data/official/op_tuning_data.pb")
@@ -250,4 +250,5 @@ def prepared(fold: Fold, overrides: tuple[str, ...], work: Path) -> tuple[Path, 
     place /= fingerprint(config.model_dump(mode="json", include={"featurize", "partition"}))[:12]
     place.mkdir(parents=True, exist_ok=True)
     config = composed(collection, overrides, 0, place, data)
-    return place, fingerprint([prepare_data(config), dict(fold.splits)])
+    with one_process(place.with_suffix(".lock"), f"stages that write {place}"):  # cells of two jobs share it
+        return place, fingerprint([prepare_data(config), dict(fold.splits)])
