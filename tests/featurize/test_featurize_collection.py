@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -93,6 +94,22 @@ def test_features_of_unchanged_graphs_are_kept_and_only_train_is_fitted(tmp_path
     featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "fresh")
     shutil.rmtree(output / "graphs/test")
     assert contents(output) == contents(tmp_path / "fresh")
+
+
+@pytest.mark.parametrize("change", [False, True])
+def test_a_store_is_incomplete_from_its_first_change_on(
+    tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch, change: bool
+) -> None:
+    featurize_collection(raw, LAYOUT, CONFIG, tmp_path)
+    if change:
+        (raw / LAYOUT.path / "test/..d.npz").unlink()
+    read = []
+    monkeypatch.setattr(
+        "hlorank.featurize.featurize_collection.write_json", lambda *file: read.append(FeatureStore(tmp_path))
+    )
+    with pytest.raises(DataError, match="stage featurize") if change else nullcontext():
+        featurize_collection(raw, LAYOUT, CONFIG, tmp_path)
+    assert len(read) == (0 if change else 3), "spec.json, metrics.json and graphs.json"
 
 
 def test_other_code_or_options_featurize_graphs_again(

@@ -2,8 +2,10 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -84,6 +86,18 @@ def test_a_kill_does_not_change_a_byte(features: Path, output: Path, tmp_path: P
         PartitionStore(tmp_path / "killed", FeatureStore(features))
     partition_collection(features, PARTITION, tmp_path / "killed")
     assert contents(output) == contents(tmp_path / "killed")
+
+
+@pytest.mark.parametrize("change", [False, True])
+def test_a_store_is_incomplete_from_its_first_change_on(
+    features: Path, output: Path, monkeypatch: pytest.MonkeyPatch, change: bool
+) -> None:
+    monkeypatch.setattr("hlorank.files.write_text", Mock(side_effect=KeyboardInterrupt))
+    options = PARTITION.model_copy(update={"max_nodes": 9}) if change else PARTITION
+    with pytest.raises(KeyboardInterrupt):
+        partition_collection(features, options, output)
+    with pytest.raises(DataError, match="stage partition") if change else nullcontext():
+        PartitionStore(output, FeatureStore(features))
 
 
 def test_partitions_of_unchanged_graphs_are_kept_and_others_removed(

@@ -3,7 +3,8 @@
 The layout of a store::
 
     spec.json                       the `FeatureSpec`
-    graphs.json                     the `Index` of graphs; written last, so a store without it is incomplete
+    graphs.json                     the `Index` of graphs; removed before the first change and written last, so a store
+                                    without it is incomplete
     metrics.json                    sizes, for DVC
     graphs/<split>/<graph>/graph.json      sizes of the graph, and what the folder was made from
     graphs/<split>/<graph>/<array>.npy     one file for each array of `GraphFeatures`
@@ -75,11 +76,12 @@ def graph_folder(root: Path, split: Split, name: str) -> Path:
     return root / "graphs" / split / (f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted)
 
 
-def remove_other_graphs(root: Path, graphs: Mapping[Split, Collection[str]]) -> None:
-    """Remove folders of graphs that are not among `graphs`, and folders that a kill left behind."""
+def remove_other_graphs(root: Path, graphs: Mapping[Split, Collection[str]], index: Path) -> None:
+    """Remove folders of graphs not among `graphs`, and folders that a kill left behind; `index` before the first."""
     for split, names in graphs.items():
         wanted = {graph_folder(root, split, name) for name in names}
         for folder in set((root / "graphs" / split).glob("*")) - wanted:
+            index.unlink(missing_ok=True)
             shutil.rmtree(folder)
 
 

@@ -35,15 +35,15 @@ def featurize_collection(
     """Fit a specification on the train split, unless it is given, and featurize every graph into a store.
 
     The features of a graph are reused if its raw file, the specification and the code in `CODE` are unchanged; folders
-    of other graphs are removed. The bytes written depend neither on `compute` nor on an earlier content. A DataError
-    says that the train split is empty, or names all damaged files.
+    of other graphs are removed. The bytes written depend neither on `compute` nor on an earlier content. If no graph
+    changes, the store can be read all the time. A DataError says that the train split is empty, or names all damaged
+    files.
     """
     files = {split: official.graph_files(raw, collection, split) for split in SPLITS}
     if not files["train"]:
         expected = "at least one npz file in the train split, to fit statistics on"
         raise DataError("train", expected, "none", file=raw / collection.path)
     manifest, data = read_manifest(raw / collection.path), official.made_from(raw / collection.path)
-    (output / feature_store.INDEX_FILE).unlink(missing_ok=True)
     options = config.options if isinstance(config, FeatureSpec) else config
     backend = collection.backend or ("" if manifest is None else manifest.backend)
     sample = partial(_train_sample, kind=collection.kind, options=options, on_tpu=backend.startswith("tpu"))
@@ -58,8 +58,8 @@ def featurize_collection(
             pass
         raise
     spec = spec.model_copy(update={"runtimes": "" if manifest is None else str(manifest)})
-    write_json(output / SPEC, spec.model_dump(mode="json"))
     index = _store_graphs(compute, files, collection.kind, spec, output)
+    write_json(output / SPEC, spec.model_dump(mode="json"))
     for name, entry in index.splits["train"].items():
         if entry.skipped is not None:
             _LOGGER.warning("%s: training skips the graph %s: %s", collection, name, entry.skipped)
@@ -82,7 +82,7 @@ def _store_graphs(
     entries: dict[Split, dict[str, feature_store.GraphEntry]] = {split: {} for split in SPLITS}
     for (split, path), (_, entry) in zip(tasks, results, strict=True):
         entries[split][path.stem] = entry
-    feature_store.remove_other_graphs(output, entries)
+    feature_store.remove_other_graphs(output, entries, output / feature_store.INDEX_FILE)
     sources = {f"{split}/{path.stem}": source for (split, path), (source, _) in zip(tasks, results, strict=True)}
     graphs = fingerprint(sorted([path.stem, source] for (_, path), (source, _) in zip(tasks, results, strict=True)))
     made = fingerprint({"spec": spec.fingerprint, "sources": sources})
@@ -109,6 +109,7 @@ def _store_graph(
     key = {"source": source, **made_by}
     entry = feature_store.stored_entry(folder, key)
     if entry is None:
+        (output / feature_store.INDEX_FILE).unlink(missing_ok=True)
         measured = official.read_graph(path, kind)
         features = featurize_graph(measured, spec)
         features = replace(features, split_half_tau=official.split_half_tau(path), family=family_of(path))

@@ -87,10 +87,9 @@ def partition_collection(
     """
     partitioner = find(PARTITIONERS, "partition.algorithm", config.algorithm)
     store = FeatureStore(features)
-    (output / SPEC).unlink(missing_ok=True)  # written last: an incomplete store cannot be opened
     (output / "graphs").mkdir(parents=True, exist_ok=True)
     whole = store.spec.kind == "tile"
-    remove_other_graphs(output, {split: () if whole else store.graphs(split) for split in SPLITS})
+    remove_other_graphs(output, {split: () if whole else store.graphs(split) for split in SPLITS}, output / SPEC)
     if whole:
         table = _whole_graphs(store)
         largest = int(table["nodes"].max())
@@ -120,6 +119,7 @@ def _partition(
     made_from = _made_from(opened, config, code)
     partition = _stored_partition(folder, opened, made_from)
     if partition is None:
+        (output / SPEC).unlink(missing_ok=True)  # written last: an incomplete store cannot be opened
         partition = partition_graph(opened, config)
         with files.atomic_folder(folder) as temporary:
             files.write_array(temporary / _SEGMENT_OF, partition.segment_of)
