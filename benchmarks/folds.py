@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -11,7 +11,7 @@ from pathlib import Path
 from harness import ROOT, composed, prepare_data
 
 from hlorank.config import Split
-from hlorank.data.collection import Collection, graph_files
+from hlorank.data.collection import SPLITS, Collection, graph_files
 from hlorank.data.splits import SplitFile, family_of, make_folds
 from hlorank.files import fingerprint, one_process, read_json, shared_dir, write_json
 
@@ -33,37 +33,33 @@ REAL = "layout/xla/random"
 """The real programs that are published apart from the archives of TpuGraphs, each left out once."""
 TRANSFER = (f"{REAL}@2", *(f"{SMALLER}@{count}" for count in (0, 8, 32)))
 """So many graphs of a collection train beside estimates of `OUTPUTS`; networks begin with a model of those."""
-NO_OPERANDS = (OUTPUTS, SMALLER, ZERO_SHOT, REAL, *TRANSFER)
+SYNTHETIC = "layout/synthetic/random"
+CURVES = tuple(f"{name}%{percent}" for name in (OUTPUTS, "layout/cpu/random", SYNTHETIC) for percent in (10, 30))
+"""Collections with so many percent of the graphs of train."""
+KERAS = "layout/keras/models"
+"""The collections of CPUs to train and to choose on, and data/keras to rank."""
+NO_OPERANDS = (OUTPUTS, *CURVES[:2], SMALLER, ZERO_SHOT, REAL, *TRANSFER)
 """Collections for models that do not read the layouts of operands."""
-COLLECTIONS = (*TPU, ZERO_SHOT, REAL, *TRANSFER, *PARTS, *JOINED, "layout/synthetic/random", "tile/cpu", "tile/xla")
+COLLECTIONS = (*TPU, ZERO_SHOT, REAL, *TRANSFER, *PARTS, KERAS, *JOINED, SYNTHETIC, *CURVES, "tile/cpu", "tile/xla")
 _REAL_FOLDERS = ("npz/layout/xla/default/train", "npz/layout/xla/default/valid", "restored/layout/xla/random/train")
 _PREFIX = "estimated."
 
 
 def address_of(collection: str) -> Collection:
-    """Return the address of a collection, whose name may end with the number of graphs after estimates."""
-    return Collection.parse(collection.partition("@")[0])
+    """Return the address of a collection, whose name may end with @ or % and how many graphs train."""
+    return Collection.parse(collection.partition("@")[0].partition("%")[0])
 
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """One way to divide the graphs of a collection.
+    """One way to divide the graphs of a collection."""
 
-    Attributes:
-        collection: path of the collection.
-        number: number of the fold, from 0.
-        root: the tree of the graphs.
-        splits: the split of each graph; test is the fold left out.
-        families: the family of each graph.
-        start: the fold on whose model networks are trained further, on `further` alone.
-    """
-
-    collection: str
-    number: int
-    root: Path
-    splits: dict[str, Split]
-    families: dict[str, str]
-    start: Fold | None = None
+    collection: str  # its path
+    number: int  # from 0
+    root: Path  # the tree of the graphs
+    splits: dict[str, Split]  # of each graph; test is the fold left out
+    families: dict[str, str]  # of each graph
+    start: Fold | None = None  # on its model networks are trained further, on `further` alone
     further: tuple[str, ...] = ()
 
     @property
@@ -94,8 +90,13 @@ def folds_of(collection: str, work: Path) -> list[Fold]:
         return _one_kernel_each(collection, work / "kernels")
     if "@" in collection:
         return _transfer(collection, work)
+    if "%" in collection:
+        return _fewer(collection, work)
     if collection == ZERO_SHOT:
-        return [_zero_shot(collection, work / "zero-shot")]
+        return [_others(collection, (OUTPUTS,), _real_files(), work / "zero-shot")]
+    if collection == KERAS:
+        ranked = graph_files(ROOT / "data/keras", Collection.parse("layout/cpu/models"), None)
+        return [_others(collection, (*PARTS,), ranked, work / "keras")]
     if collection == REAL:
         return _real(work / "real")
     if collection in JOINED:
@@ -187,15 +188,38 @@ def _real(root: Path) -> list[Fold]:
     return [Fold(REAL, number, root, {**train, name: "test"}, families) for number, name in enumerate(names)]
 
 
-def _zero_shot(collection: str, root: Path) -> Fold:
-    """Train on estimates for TPU v3 but those of a fold, which choose, and rank the real programs of TpuGraphs."""
-    estimated = graph_files(ROOT / "data" / BUNDLED[OUTPUTS], Collection.parse(OUTPUTS), None)
-    real = _link(_real_files(), root / collection)
-    _link(estimated, root / collection)
-    families, number_of = _bundled_families(BUNDLED[OUTPUTS], OUTPUTS), _bundled_folds(BUNDLED[OUTPUTS])
-    splits: dict[str, Split] = {name: "valid" if number_of[of] == 0 else "train" for name, of in families.items()}
-    own = {name: name for name in real}
+def _others(collection: str, parts: Sequence[str], ranked: Sequence[Path], root: Path) -> Fold:
+    """Train on bundled collections but their families of a fold, which choose, and rank other graphs."""
+    families, splits = dict[str, str](), dict[str, Split]()
+    for part in parts:
+        prefix = f"{Collection.parse(part).search}." * (len(parts) > 1)  # they have graphs of one name
+        files = graph_files(ROOT / "data" / BUNDLED[part], Collection.parse(part), None)
+        _link(files, root / collection, prefix)
+        own, number_of = {f"{prefix}{file.stem}": family_of(file) for file in files}, _bundled_folds(BUNDLED[part])
+        families |= own
+        splits |= {name: "valid" if number_of[of] == 0 else "train" for name, of in own.items()}
+    _link(ranked, root / collection)
+    own = {file.stem: family_of(file) for file in ranked}
     return Fold(collection, 0, root, splits | dict.fromkeys(own, "test"), families | own)
+
+
+def _fewer(collection: str, work: Path) -> list[Fold]:
+    """Leave so many percent of the graphs of train, at least two, in an order that depends on their names alone."""
+    name, _, percent = collection.partition("%")
+    found = []
+    for fold in folds_of(name, work):
+        train = [graph for graph, split in fold.splits.items() if split == "train"]
+        left_out = sorted(train, key=_shuffled)[max(2, round(len(train) * int(percent) / 100)) :]
+        splits = {graph: split for graph, split in fold.splits.items() if graph not in left_out}
+        root = work / "fewer" / percent / str(fold.number)
+        files = [file for split in (None, *SPLITS) for file in graph_files(fold.root, address_of(name), split)]
+        _link([file for file in files if file.stem in splits], root / name)
+        found.append(replace(fold, collection=collection, root=root, splits=splits))
+    return found
+
+
+def _shuffled(graph: str) -> int:
+    return zlib.crc32(graph.encode())
 
 
 def _transfer(collection: str, work: Path) -> list[Fold]:
@@ -213,7 +237,7 @@ def _transfer(collection: str, work: Path) -> list[Fold]:
     for target, source in zip(targets, sources, strict=True):
         folder = work / "after-estimates" / collection / str(target.number)
         files = graph_files(target.root, Collection.parse(name), None)
-        shuffled = sorted((file.stem for file in files), key=lambda graph: zlib.crc32(graph.encode()))
+        shuffled = sorted((file.stem for file in files), key=_shuffled)
         few = tuple(graph for graph in shuffled if target.splits[graph] != "test")[: int(count)]
         splits: dict[str, Split] = {graph: split for graph, split in target.splits.items() if split == "test"}
         splits |= dict.fromkeys(few, "train")
@@ -221,7 +245,7 @@ def _transfer(collection: str, work: Path) -> list[Fold]:
             _link([file for file in files if file.stem in splits], folder / part / name)
         kept = {graph: split for graph, split in source.splits.items() if split != "test"}
         estimates = [source.root / source.collection / f"{graph}.npz" for graph in kept]
-        _link(estimates, folder / "together" / name, _PREFIX)
+        _link(estimates, folder / "together" / name, _PREFIX, (".npz",))
         families = {graph: target.families[graph] for graph in splits}
         families |= {f"{_PREFIX}{graph}": source.families[graph] for graph in kept}
         splits |= {f"{_PREFIX}{graph}": split for graph, split in kept.items()}
@@ -230,11 +254,13 @@ def _transfer(collection: str, work: Path) -> list[Fold]:
     return found
 
 
-def _link(files: Iterable[Path], folder: Path, prefix: str = "") -> list[str]:
-    """Link graphs into a folder, and the JSON files next to them unless they get a prefix; return the graphs' names."""
+def _link(
+    files: Iterable[Path], folder: Path, prefix: str = "", suffixes: Sequence[str] = (".npz", ".json")
+) -> list[str]:
+    """Link graphs into a folder, and the JSON files next to them; return the graphs' names."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [path for file in files for path in (file, file.with_suffix(".json")) if path.exists()]
-    for path in paths if not prefix else (path for path in paths if path.suffix == ".npz"):
+    paths = [path for file in files for suffix in suffixes if (path := file.with_suffix(suffix)).exists()]
+    for path in paths:
         link = folder / f"{prefix}{path.name}"
         link.unlink(missing_ok=True)
         link.symlink_to(path.resolve())

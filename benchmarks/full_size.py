@@ -65,18 +65,11 @@ _FOLDERS = {
 
 
 class Stage(NamedTuple):
-    """A stage of a collection.
+    """A stage of a collection."""
 
-    Attributes:
-        name: that of an entry of dvc.yaml, or `generate`.
-        training: what is trained; empty for generate and fetch.
-        overrides: the settings of the training.
-        method: its method.
-    """
-
-    name: str
-    training: str = ""
-    overrides: tuple[str, ...] = ()
+    name: str  # of an entry of dvc.yaml, or `generate`
+    training: str = ""  # what is trained; empty for generate and fetch
+    overrides: tuple[str, ...] = ()  # of the training
     method: str = ""
 
     @property
@@ -121,13 +114,7 @@ def _tracking(training: str) -> tuple[str, ...]:
 
 
 class Run:
-    """The pipeline of one collection in a folder of its own.
-
-    Args:
-        collection: the collection.
-        size: its size.
-        place: the folder; the file `done` in it lists its finished stages.
-    """
+    """The pipeline of one collection in a folder of its own, whose file `done` lists the finished stages."""
 
     def __init__(self, collection: Collection, size: Size, place: Path) -> None:
         self.collection, self.size, self.place = collection, size, place

@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import numpy as np
 import pandas as pd
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
@@ -58,11 +59,7 @@ class _Formatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser of a benchmark's arguments.
-
-    Args:
-        description: docstring of the benchmark.
-    """
+    """Parser of the arguments of a benchmark, which its docstring describes."""
 
     def __init__(self, description: str | None) -> None:
         super().__init__(description=description, formatter_class=_Formatter)
@@ -235,9 +232,20 @@ def train_and_evaluate(config: Config, model: Path, report: Path) -> tuple[dict[
             "steps": read_json(model / "spec.json")["steps"],
             "cpu_seconds": round(time.process_time() - start, 1),
             "valid_tau": None if tau is None else round(tau, 4),
+            "machine_gflops": machine_gflops(),
         }
         write_json(known, figures)
     return read_json(known), _evaluated(config, model, report)
+
+
+def machine_gflops() -> float:
+    """Return how many Gflop a large product of matrices does in a second of CPU time, the best of ten."""
+    square, taken = np.ones((1024, 1024), dtype=np.float32), []
+    for _ in range(10):
+        start = time.process_time()
+        square @ square
+        taken.append(time.process_time() - start)
+    return round(2 * 1024**3 / min(taken) / 1e9, 1)
 
 
 def networks_alone(config: Config, model: Path, report: Path) -> tuple[float, pd.DataFrame]:

@@ -24,7 +24,7 @@ def tuned(file: Path, how: list[str], out: Path) -> dict[str, Any]:
     name = graph_name(file)
     command = [sys.executable, "-c", "from hlorank.cli.main import main; main()", "autotune", f"{file}", *how]
     done = subprocess.run([*command, "--top", "10", "--out", f"{out}"], stderr=subprocess.PIPE, text=True)
-    if not (saved := out / f"{name}.json").is_file():
+    if done.returncode or not (saved := out / f"{name}.json").is_file():
         return {"program": name, "reason": one_line(done.stderr.strip().rpartition("\n")[2])}
     about = read_json(saved)
     kept = {key: about[key] for key in ("winner", "speedup", "cpu", "date")}
@@ -36,11 +36,12 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="the folder of the programs")
     parser.add_argument("--random", action="store_true", help="random candidates, in place of hlorank's ranker")
     parser.add_argument("--out", type=Path, default=Path("tuned"), help="folder of the tuned programs (default: tuned)")
-    parser.add_json("rows of the programs (default: openxla_cpu.json of the committed results)")
+    parser.add_json("rows of the programs (default: openxla_cpu.json or openxla_cpu_random.json of the results)")
     arguments = parser.parse_args()
     how = ["--random"] * arguments.random
     rows = [tuned(file, how, arguments.out) for file in program_files(arguments.folder)]
-    write_json(arguments.json or RESULTS / "openxla_cpu.json", {"programs": rows})
+    name = f"openxla_cpu{'_random' * arguments.random}.json"
+    write_json(arguments.json or RESULTS / name, {"programs": rows})
 
 
 if __name__ == "__main__":

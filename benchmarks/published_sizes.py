@@ -40,25 +40,15 @@ _SIGMA = 0.8  # of the logarithms of numbers
 
 @dataclass(frozen=True)
 class Published:
-    """Published sizes of a collection.
+    """Published sizes of a collection."""
 
-    Attributes:
-        graphs: graphs of train, valid and test.
-        configurations: of all graphs.
-        nodes: mean and maximum.
-        configurable: maximum of configurable nodes, 0 for tiles.
-        edges: maximum; None where it is not published.
-        max_configurations: maximum of a graph.
-        repeated: share of configurations that repeat another one, as in real files.
-    """
-
-    graphs: tuple[int, int, int]
-    configurations: int
-    nodes: tuple[int, int]
-    configurable: int = 0
-    edges: int | None = None
-    max_configurations: int = MAX_CONFIGURATIONS
-    repeated: float = 0.0
+    graphs: tuple[int, int, int]  # of train, valid and test
+    configurations: int  # of all graphs
+    nodes: tuple[int, int]  # mean and maximum
+    configurable: int = 0  # maximum of configurable nodes, 0 for tiles
+    edges: int | None = None  # maximum; None where it is not published
+    max_configurations: int = MAX_CONFIGURATIONS  # of a graph
+    repeated: float = 0.0  # share of configurations that repeat another one, as in real files
 
 
 PUBLISHED: Mapping[str, Published] = MappingProxyType(
@@ -88,22 +78,13 @@ _PRODUCTS = (26, 34)
 
 @dataclass(frozen=True)
 class GraphSize:
-    """Sizes of one graph.
-
-    Attributes:
-        split: train, valid or test.
-        number: number of the graph in its collection.
-        nodes: number of nodes.
-        edges: number of edges; None leaves those that are generated.
-        configurable: number of configurable nodes, 0 for tiles.
-        configurations: number of configurations.
-    """
+    """Sizes of one graph."""
 
     split: Split
-    number: int
+    number: int  # of the graph in its collection
     nodes: int
-    edges: int | None
-    configurable: int
+    edges: int | None  # None leaves those that are generated
+    configurable: int  # configurable nodes, 0 for tiles
     configurations: int
 
 
@@ -165,15 +146,7 @@ def _draw_configurations(collection: Collection, graphs: int, share: float) -> N
 
 
 def draw_counts(rng: Generator, number: int, total: int, lowest: int, highest: int) -> NDArray[np.int64]:
-    """Draw log-normal counts with an exact sum, the first of which is the maximum.
-
-    Args:
-        rng: random generator.
-        number: number of counts.
-        total: their sum, which counts in lowest..highest can have.
-        lowest: bound of each count.
-        highest: bound of each count, and the first one if the sum allows it.
-    """
+    """Draw log-normal counts in lowest..highest with an exact sum; the first is the highest if the sum allows it."""
     first = min(highest, total - lowest * (number - 1))
     logs = rng.normal(0.0, _SIGMA, number - 1)
 
@@ -212,13 +185,7 @@ def _draw_configurable(
 
 
 def write_sized_graph(size: GraphSize, collection: Collection, root: Path) -> None:
-    """Write one graph into a tree, unless it is there.
-
-    Args:
-        size: its sizes.
-        collection: its collection.
-        root: the folder that holds layout/ or tile/.
-    """
+    """Write one graph into a tree, the folder that holds layout/ or tile/, unless it is there."""
     name = f"{collection.source}_{size.number:04d}"
     path = root / collection.path / size.split / f"{name}.npz"
     if not path.exists():

@@ -11,7 +11,8 @@ The layout/tpu-... ones are estimates of the compiler for TPUs, and the tables h
 configuration would tell, the padded bytes and the copies of the optimized module. layout/xla/outputs trains on those of
 layout/tpu-v3/outputs and ranks the real programs that are published outside the archives of TpuGraphs; in
 layout/xla/random each of these is left out once. After @ is the number of a collection's graphs that train beside
-estimates of layout/tpu-v3/outputs: networks begin with the model of those and go on with these alone. "networks" is the
+estimates of layout/tpu-v3/outputs: networks begin with the model of those and go on with these alone; after % is the
+share of train, in percent. layout/keras/models trains on those of layout/cpu and ranks data/keras. "networks" is the
 best experiment without the baselines blended with it.
 
 Boosted trees (gradient_boosting, xgboost) have their settings chosen in each fold by Optuna, in the space of
@@ -73,7 +74,17 @@ EXPERIMENTS = {
 """By the kind of collection that they are for."""
 ALONE = ("ensemble.baselines=[]",)
 CELL = ["collection", "experiment", "fold", "seed"]
-COLUMNS = [*CELL, "split", "fingerprint", "parameters", "steps", "cpu_seconds", "valid_tau", "settings"]
+COLUMNS = [
+    *CELL,
+    "split",
+    "fingerprint",
+    "parameters",
+    "steps",
+    "cpu_seconds",
+    "valid_tau",
+    "settings",
+    "machine_gflops",
+]
 FIGURES = ["kendall_tau", "opa", "slowdown_1", "slowdown_5", "slowdown_10", "noise_ceiling", "somers_d"]
 SLOWDOWNS = ("slowdown_1", "slowdown_5", "slowdown_10")
 MARKS = ("padded", "copies")
@@ -194,9 +205,8 @@ def rows_of(cells: Sequence[Cell], arguments: argparse.Namespace) -> pd.DataFram
     keys = {cell: cell.key for cell in cells}
     missing = [cell for cell, key in keys.items() if key not in known]
     for _, (row, graphs) in harness.in_processes(run_cell, missing, arguments.jobs, str):
-        harness.append_rows(
-            graphs_file(arguments.results), graphs, GRAPH_COLUMNS
-        )  # first: a row without does not count
+        # First: a row without does not count.
+        harness.append_rows(graphs_file(arguments.results), graphs, GRAPH_COLUMNS)
         harness.append_rows(arguments.results, [row], COLUMNS)
     rows: pd.DataFrame = harness.read_rows(arguments.results, COLUMNS)
     return rows[rows["fingerprint"].isin(keys.values())].drop_duplicates(CELL, keep="last")
