@@ -118,14 +118,14 @@ def test_tables_of_kept_results(run: Run, tmp_path: Path) -> None:
         for fold in range(1 if experiment == "kaggle_2_tile" else 5):
             for seed in range(2):
                 key, cell = f"{experiment}-{fold}-{seed}", ["tile/cpu", experiment, fold, seed]
-                cells.append([*cell, "test", f"old {key}", 1, 1, 99, 0.9, ""])
-                cells.append([*cell, "test", key, 1, 1, 20.0, 0.5, "baseline.leaves=4"])
-                cells.append([*cell, "valid", f"tried {key}", 1, 1, 20.0, 0.5, ""])
+                cells.append([*cell, "test", f"old {key}", 1, 1, 99, 0.9, "", None])
+                cells.append([*cell, "test", key, 1, 1, 20.0, 0.5, "baseline.leaves=4", 40.0])
+                cells.append([*cell, "valid", f"tried {key}", 1, 1, 20.0, 0.5, "", 40.0])
                 graphs += [
                     [key, f"g{fold}", f"f{fold}", tau + 0.1 * fold + 0.02 * seed, 0.5, 0.1, 0.05, 0.01, 0.98, 0.4]
                 ]
                 graphs += [[key, f"equal{fold}", f"f{fold}", *[None] * 7]]
-    cells.append(["tile/cpu", "xgboost", 0, 2, "test", "xgboost-0-0", 1, 1, 99, 0.9, ""])  # one of five folds
+    cells.append(["tile/cpu", "xgboost", 0, 2, "test", "xgboost-0-0", 1, 1, 99, 0.9, "", None])  # one of five folds
     options = ("--collection", "tile:cpu", "--show", "--results", write(tmp_path / "folds.csv", cells, graphs))
     shown = run("quality", *options, "--plot", tmp_path / "plot.svg", "--work", tmp_path / "work")
     assert shown.status == 0, shown.err
@@ -177,6 +177,28 @@ def test_networks_go_on_from_estimates_with_few_graphs(tmp_path: Path, monkeypat
         assert fold.splits == start.splits | dict.fromkeys(few, "train")
         for one in (start, fold, fold.of_networks):  # fetch refuses a tree with graphs that no split has
             assert {path.stem for path in (one.root / collection).glob("*.npz")} == one.splits.keys()
+
+
+def test_fewer_graphs_train_and_the_same_are_left_out(tmp_path: Path) -> None:
+    name = "layout/tpu-v3/outputs"
+    for whole, more, fewer in zip(*(folds_of(f"{name}{share}", tmp_path) for share in ("", "%30", "%10")), strict=True):
+        train = [{graph for graph, of in fold.splits.items() if of == "train"} for fold in (whole, more, fewer)]
+        assert train[2] < train[1] < train[0]
+        assert [len(part) for part in train[1:]] == [round(len(train[0]) * share) for share in (0.3, 0.1)]
+        assert more.splits == {graph: of for graph, of in whole.splits.items() if graph in train[1] or of != "train"}
+        assert {path.stem for path in (fewer.root / name).glob("*.npz")} == fewer.splits.keys()
+
+
+def test_networks_of_keras_are_ranked_by_models_of_other_programs(tmp_path: Path) -> None:
+    (fold,) = folds_of("layout/keras/models", tmp_path)
+    of = {
+        split: {graph for graph, name in fold.splits.items() if name == split} for split in ("train", "valid", "test")
+    }
+    assert len(of["test"]) == 41
+    assert {graph.partition(".")[0] for graph in of["test"]} == {"keras"}
+    assert {graph.partition(".")[0] for graph in of["train"]} == {"random", "default", "models"}
+    assert not {fold.families[graph] for graph in of["train"]} & {fold.families[graph] for graph in of["valid"]}
+    assert {path.stem for path in (fold.root / fold.collection).glob("*.npz")} == fold.splits.keys()
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ import examples.zoo
 from examples.zoo import layers, programs
 from examples.zoo.__main__ import main
 from examples.zoo.catalog import CATALOG
+from examples.zoo.families import application
 from examples.zoo.model import Model, Parameters, floats, forward_program, train_program
-from hlorank_collect.program import user_program
+from hlorank_collect.program import JaxProgram, SkippedError, user_program
 
 TO_NCHW = (0, 3, 1, 2)
 FIRST = {name.partition(".")[0]: name for name in reversed([*CATALOG])}
@@ -60,6 +62,18 @@ def test_an_application_of_keras_traces(monkeypatch: pytest.MonkeyPatch) -> None
     traced = programs()["keras.mobilenetv3small.train"].trace("cpu")
     assert len(traced.inputs()) > 100
     assert len(traced.module) < 2**22  # the weights are parameters, not constants
+
+
+@pytest.mark.slow
+def test_an_application_of_keras_that_does_not_trace_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    keras = pytest.importorskip("keras", reason="needs keras")
+    too_small = partial(application, name="Xception", side=32)
+    with pytest.raises(SkippedError, match="input"):
+        JaxProgram("small", "keras", lambda: forward_program(too_small())).trace("cpu")
+    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
+    with pytest.raises(SkippedError, match="KERAS_BACKEND=torch"):
+        programs()["keras.mobilenetv3small.forward"].trace("cpu")
 
 
 def test_a_step_descends_the_loss() -> None:

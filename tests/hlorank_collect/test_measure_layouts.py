@@ -64,6 +64,8 @@ def test_a_program_is_measured(task: LayoutTask, search: str) -> None:
         ("prints", "it has side effects"),
         ("calls_back", "it has side effects"),
         ("breaks", "it does not trace: KeyError: 'oops'"),
+        ("reads", r"it does not trace: .*weights\.bin"),
+        ("downloads", "it does not trace: "),
         ("nothing", "no convolution, dot or reshape"),
         ("nan", "holds NaN"),
         ("dots", "time limit"),
