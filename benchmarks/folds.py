@@ -35,6 +35,7 @@ TRANSFER = (f"{REAL}@2", *(f"{SMALLER}@{count}" for count in (0, 8, 32)))
 """So many graphs of a collection train beside estimates of `OUTPUTS`; networks begin with a model of those."""
 SYNTHETIC = "layout/synthetic/random"
 CURVES = tuple(f"{name}%{percent}" for name in (OUTPUTS, "layout/cpu/random", SYNTHETIC) for percent in (10, 30))
+CURVES += (f"{SYNTHETIC}%100",)  # rows of all its graphs are of the generator of commit 42ca19e
 """Collections with so many percent of the graphs of train."""
 KERAS = "layout/keras/models"
 """The collections of CPUs to train and to choose on, and data/keras to rank."""
