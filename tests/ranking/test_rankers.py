@@ -117,7 +117,7 @@ def test_a_program_is_ranked_by_the_ranker_of_the_package_as_by_the_command(
 def test_the_rankers_of_the_package_are_of_its_code_of_features_and_small() -> None:
     known = cards()
     assert {card.name for card in known.values()} == {*RANKERS}
-    assert {card.code for card in known.values()} == {code_of_features()}, "run `dvc repro rankers/dvc.yaml`"
+    assert {card.code for card in known.values()} == {code_of_features()}, "run `dvc repro -f rankers/dvc.yaml`"
     assert sum(path.stat().st_size for folder in known for path in folder.iterdir()) < 4_000_000
     for folder, card in known.items():
         assert hlorank.load(folder).collection.kind == card.kind
