@@ -75,14 +75,7 @@ EXPERIMENTS = {
 ALONE = ("ensemble.baselines=[]",)
 CELL = ["collection", "experiment", "fold", "seed"]
 COLUMNS = [
-    *CELL,
-    "split",
-    "fingerprint",
-    "parameters",
-    "steps",
-    "cpu_seconds",
-    "valid_tau",
-    "settings",
+    *(*CELL, "split", "fingerprint", "parameters", "steps", "cpu_seconds", "valid_tau", "settings"),
     "machine_gflops",
 ]
 FIGURES = ["kendall_tau", "opa", "slowdown_1", "slowdown_5", "slowdown_10", "noise_ceiling", "somers_d"]
