@@ -401,7 +401,7 @@ def main() -> None:
     parser = harness.Parser(__doc__)
     parser.add_argument(
         "--collection", nargs="+", default=[*COLLECTIONS], metavar="PATH",
-        help=f"some of {', '.join(COLLECTIONS)} (default: all)",
+        help=f"some of {', '.join(COLLECTIONS).replace('%', '%%')} (default: all)",
     )  # fmt: skip
     names = tuple(dict.fromkeys(name for kind in EXPERIMENTS.values() for name in kind))
     parser.add_argument("--experiment", nargs="+", choices=names, metavar="NAME",

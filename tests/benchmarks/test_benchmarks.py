@@ -59,6 +59,13 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return call
 
 
+@pytest.mark.parametrize(
+    "name", [path.stem for path in sorted(BENCHMARKS.glob("*.py")) if "__main__" in path.read_text()]
+)
+def test_help(name: str, run: Run) -> None:
+    assert run(name, "--help").status == 0
+
+
 @pytest.mark.parametrize("collection", BUNDLED)
 def test_each_family_is_left_out_once(collection: str, tmp_path: Path) -> None:
     folds = folds_of(collection, tmp_path)
