@@ -17,7 +17,7 @@ from hlorank.models.compression.build_plan import dense_states
 from hlorank.models.compression.colouring import Colouring
 from hlorank.models.compression.declarations import EdgeKind, Norm
 from hlorank.models.compression.plan import QuotientGraph
-from hlorank.models.compression.segment import Edges, LayoutBatch, Neighbourhood, stack
+from hlorank.models.compression.segment import Edges, LayoutBatch, Neighbourhood
 from hlorank.models.cost_model import POOLINGS
 from hlorank.models.graph_inputs import GraphInputs, GraphLoader
 from hlorank.models.plan_tensors import PackedPlan
@@ -168,9 +168,9 @@ def test_stacked_segments_have_the_embeddings_that_they_have_alone(
 
 def test_stacked_segments_share_what_is_equal() -> None:
     graph, recipe, rows = make_inputs(segments=4), make_model().recipe, np.arange(5)
-    joined = stack(list(graph.segments))
-    assert stack([graph.segments[1]]) is graph.segments[1]
-    assert len(np.unique(joined.initial_colour)) == len(joined.colours) == len(joined.colour_numeric)
+    joined = graph.segments.stacked(range(4))
+    assert graph.segments.stacked([1]) is graph.segments[1]
+    assert len(np.unique(joined.initial_colour)) == len(joined.colour_numeric)
     for k in range(4):
         assert joined.k_hop_prefix(k) == sum(segment.k_hop_prefix(k) for segment in graph.segments)
     together = graph.plan(dict.fromkeys(range(4), rows), recipe).states

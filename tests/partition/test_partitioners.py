@@ -82,7 +82,7 @@ def test_segments_and_codes_of_graphs(features: GraphFeatures, algorithm: str, m
     assert partition.segment_of.dtype == np.int32
     for j in range(partition.segments):
         own = np.flatnonzero(partition.segment_of == j)
-        assert partition.inner(j).tolist() == own.tolist()
+        assert partition.inner[j].tolist() == own.tolist()
         local, codes = layouts.codes[:, np.isin(layouts.node_ids, own)], partition.local_codes[:, j]
         same = (local[:, None] == local[None, :]).all(axis=2)
         np.testing.assert_array_equal(codes[:, None] == codes[None, :], same)

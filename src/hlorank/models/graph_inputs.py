@@ -1,6 +1,6 @@
 """The graphs of a featurized collection as inputs of a cost model, segment by segment."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from hlorank.files import fingerprint
 from hlorank.models.compression.build_plan import build_plan
 from hlorank.models.compression.declarations import Recipe
 from hlorank.models.compression.plan import Array, Plan
-from hlorank.models.compression.segment import ConfigurationBatch, Edges, LayoutBatch, Segment, TileBatch, stack
+from hlorank.models.compression.segment import ConfigurationBatch, Edges, LayoutBatch, Segment, TileBatch
 from hlorank.partition.segment_store import PartitionStore
 from hlorank.partition.segments import Partition, whole_graph
 
@@ -81,7 +81,7 @@ class GraphInputs:
         its first configuration. Several segments need a recipe that `stacks_segments`. With the mask `kept_edges`,
         (edges of all segments,), messages pass along these edges only.
         """
-        segment = stack([self.segments[j] for j in configurations])
+        segment = self.segments.stacked(list(configurations))
         if kept_edges is not None:
             segment = replace(segment, edges=segment.edges.only(kept_edges))
         most = max(map(len, configurations.values()))
@@ -113,47 +113,50 @@ class Segments:
         """Return a segment, made at its first use."""
         made = self._made[j]
         if made is None:
-            made = self._made[j] = self._make(j)
+            made = self._made[j] = self._make([j])
         return made
 
+    def stacked(self, numbers: Sequence[int]) -> Segment:
+        """Return segments as one segment of several parts; equal nodes have equal colours."""
+        return self[numbers[0]] if len(numbers) == 1 else self._make(numbers)
+
     @cached_property
-    def _inside(self) -> list[NDArray[np.int64]]:
-        """The edges within each segment, (edges, 2) positions of nodes in it, ascending by the first."""
-        edges, count = np.asarray(self._features.edge_index), len(self)
-        position = np.empty(self._features.nodes, dtype=np.int64)
-        for j in range(count):
-            nodes = self._partition.inner(j)
-            position[nodes] = np.arange(len(nodes))
-        segment = self._partition.segment_of[edges]
-        within = segment[:, 0] == segment[:, 1]
-        edges, segment = position[edges[within]], segment[within, 0]
+    def _edges(self) -> list[NDArray[np.int64]]:
+        """The edges within each segment, (edges, 2) nodes, ascending by the first."""
+        edges = np.asarray(self._features.edge_index)
+        segment, other = self._partition.segment_of[edges].T
+        edges, segment = edges[segment == other], segment[segment == other]
         order = np.lexsort((edges[:, 0], segment))
-        return np.split(edges[order], np.searchsorted(segment[order], np.arange(1, count)))
+        return np.split(edges[order], np.searchsorted(segment[order], np.arange(1, len(self))))
 
-    def _make(self, j: int) -> Segment:
-        features, column = self._features, self._column
-        nodes, edges = self._partition.inner(j), self._inside[j]
-        if isinstance(features.configurations, LayoutFeatures):
-            distance = distances(edges, len(nodes), np.flatnonzero(column[nodes] >= 0))
-        else:
-            distance = np.zeros(len(nodes), dtype=np.int64)
+    @cached_property
+    def _distance(self) -> NDArray[np.int64]:
+        """(nodes,) edges within a segment to the nearest configurable node, -1 without a path; all 0 for tiles."""
+        if isinstance(self._features.configurations, TileFeatures):
+            return np.zeros(self._features.nodes, dtype=np.int64)
+        return distances(np.concatenate(self._edges), self._features.nodes, self._features.configurations.node_ids)
 
-        order = np.lexsort((nodes, distance, distance < 0))  # nodes without a path to a configurable node come last
-        nodes, columns = nodes[order], column[nodes[order]]
-        near = distance[distance >= 0]
+    def _make(self, numbers: Sequence[int]) -> Segment:
+        features, inner = self._features, [self._partition.inner[j] for j in numbers]
+        nodes, part = np.concatenate(inner), np.repeat(np.arange(len(inner)), [*map(len, inner)])
+        distance = self._distance[nodes]
+        # Nodes without a path to a configurable node come last.
+        order = np.lexsort((nodes, part, distance, distance < 0))
+        nodes, near = nodes[order], distance[distance >= 0]
+        place, columns = np.empty(features.nodes, dtype=np.int64), self._column[nodes]
+        place[nodes] = np.arange(len(nodes))
         colours, initial_colour = np.unique(self._colour[nodes], return_inverse=True)
-        of_colour = self._colour_node[colours]
+        of_colour, prefixes = self._colour_node[colours], np.cumsum(np.bincount(near, minlength=1)).tolist()
         return Segment(
             node_ids=nodes,
-            part=np.zeros_like(nodes),
-            parts=1,
-            colours=colours,
+            part=part[order],
+            parts=len(inner),
             initial_colour=initial_colour,
             colour_numeric=features.node_feat[of_colour],
             colour_opcode=features.opcode[of_colour].astype(np.int64),
             colour_layout=features.node_layout[of_colour].astype(np.int64),
-            edges=Edges(np.argsort(order)[edges], len(nodes), int((near == 0).sum())),
-            hop_prefixes=np.cumsum(np.bincount(near, minlength=1)).tolist(),
+            edges=Edges(place[np.concatenate([self._edges[j] for j in numbers])], len(nodes), prefixes[0]),
+            hop_prefixes=prefixes,
             config_columns=columns[columns >= 0],
         )
 

@@ -43,13 +43,10 @@ class Partition:
         return counts
 
     @cached_property
-    def _inner(self) -> list[NDArray[np.int64]]:
+    def inner(self) -> list[NDArray[np.int64]]:
+        """The nodes of each segment, increasing: int64."""
         order = np.argsort(self.segment_of, kind="stable")
         return np.split(order, np.searchsorted(self.segment_of[order], np.arange(1, self.segments)))
-
-    def inner(self, j: int) -> NDArray[np.int64]:
-        """Return the nodes of segment j, increasing: int64."""
-        return self._inner[j]
 
 
 def whole_graph(features: GraphFeatures) -> Partition:

@@ -93,8 +93,6 @@ class Segment:
     node_ids: NDArray[np.int64]  # (nodes,) int64, numbers of these nodes in the graph
     part: NDArray[np.int64]  # (nodes,) int64, the segment of each node
     parts: int  # number of segments
-    # (initial colours,) int64, their numbers in the graph, by which colours of stacked segments are compared
-    colours: NDArray[np.int64]
     initial_colour: NDArray[np.int64]  # (nodes,) int64, equal for nodes with equal features
     # (initial colours, node columns) float32, the features of the nodes of each initial colour
     colour_numeric: NDArray[np.floating]
@@ -119,49 +117,6 @@ class Segment:
     def k_hop_prefix(self, k: int) -> int:
         """Return the number of nodes at most `k` edges away from a configurable node."""
         return self.hop_prefixes[min(k, len(self.hop_prefixes) - 1)]
-
-    @property
-    def distances(self) -> NDArray[np.int64]:
-        """(nodes,) int64, edges to the nearest configurable node; the largest number without a path."""
-        near = np.searchsorted(self.hop_prefixes, np.arange(self.nodes), side="right")
-        return np.where(near < len(self.hop_prefixes), near, np.iinfo(np.int64).max)
-
-
-def stack(segments: Sequence[Segment]) -> Segment:
-    """Return segments of a graph as one segment of several parts; equal nodes get equal colours."""
-    if len(segments) == 1:
-        return segments[0]
-    count = len(segments)
-    sizes = [segment.nodes for segment in segments]
-    distance = np.concatenate([segment.distances for segment in segments])
-    order = np.argsort(distance, kind="stable")
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-
-    def shifted(arrays: Sequence[NDArray[np.int64]], lengths: Sequence[int]) -> NDArray[np.int64]:
-        starts = np.cumsum([0, *lengths[:-1]])
-        return np.concatenate([array + start for array, start in zip(arrays, starts, strict=True)])
-
-    tables = [len(segment.colours) for segment in segments]
-    initial = shifted([segment.initial_colour for segment in segments], tables)[order]
-    ends = shifted([segment.edges.ends for segment in segments], sizes)
-    every = np.concatenate([segment.colours for segment in segments])
-    colours, first, colour_of = np.unique(every, return_index=True, return_inverse=True)
-    near = distance[distance < np.iinfo(np.int64).max]
-    prefixes = np.cumsum(np.bincount(near, minlength=1)).tolist()
-    return Segment(
-        node_ids=np.concatenate([segment.node_ids for segment in segments])[order],
-        part=np.repeat(np.arange(count), sizes)[order],
-        parts=count,
-        colours=colours,
-        initial_colour=colour_of[initial],
-        colour_numeric=np.concatenate([segment.colour_numeric for segment in segments])[first],
-        colour_opcode=np.concatenate([segment.colour_opcode for segment in segments])[first],
-        colour_layout=np.concatenate([segment.colour_layout for segment in segments])[first],
-        edges=Edges(place[ends], len(order), prefixes[0]),
-        hop_prefixes=prefixes,
-        config_columns=np.concatenate([segment.config_columns for segment in segments]),
-    )
 
 
 @dataclass(frozen=True, eq=False)
