@@ -4,7 +4,7 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -150,22 +150,21 @@ class StepAveraging(WeightAveraging):
     `ema` is the exponential moving average over all steps, from the weights after the first step; its decay is the
     share of the average that remains after a step. `swa` is the equal average over the second half of the training
     (Izmailov et al., UAI 2018, here of each step instead of each cycle); in the first half it is the current weights,
-    where Lightning's callback alone would validate the initial weights. `progress` returns the finished share.
+    where Lightning's callback alone would validate the initial weights. A training has so many `steps`.
     """
 
-    def __init__(self, kind: str, decay: float, progress: Callable[[], float], device: torch.device) -> None:
+    def __init__(self, kind: str, decay: float, steps: int, device: torch.device) -> None:
         # PyTorch's factories of averaging functions have no types.
         average = get_ema_multi_avg_fn(decay) if kind == "ema" else get_swa_multi_avg_fn()  # type: ignore[no-untyped-call]
         super().__init__(device=device, use_buffers=False, multi_avg_fn=average)
-        self._start = SWA_START if kind == "swa" else 0.0
-        self._progress = progress
+        self._start = SWA_START * steps if kind == "swa" else 0.0
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
         """Update the average after each step."""
         del epoch_idx
         if step_idx is None:
             return False
-        if self._progress() <= self._start:
+        if step_idx + 1 <= self._start:
             assert self._average_model is not None
             self._average_model.n_averaged.zero_()  # the current weights replace the average
         return True
@@ -212,7 +211,8 @@ def _run(
     last = ModelCheckpoint(folder, "last", enable_version_counter=False)
     callbacks = [Divergence(), *more, Patience(watched, patience=settings.patience, mode=mode), best, last]
     if settings.averaging != "none":
-        callbacks.append(StepAveraging(settings.averaging, settings.averaging_decay, module.progress, ranks.device))
+        steps = module.epochs * settings.steps_per_epoch
+        callbacks.append(StepAveraging(settings.averaging, settings.averaging_decay, steps, ranks.device))
     if shows_progress:
         callbacks.append(RichProgressBar())
     trainer = lightning.Trainer(

@@ -113,18 +113,9 @@ class RankingModule(lightning.LightningModule):
         tensor = torch.tensor(tau, device=self.device)  # NCCL adds up what is on a GPU only
         self.log(VALID_TAU, tensor, on_step=False, on_epoch=True, batch_size=1, sync_dist=True, prog_bar=True)
 
-    @property
-    def max_steps(self) -> int:
-        """Steps of the optimizer, if nothing ends the training early."""
-        return self.epochs * self.settings.steps_per_epoch
-
-    def progress(self) -> float:
-        """Return the finished share of the steps."""
-        return self.global_step / self.max_steps
-
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Make AdamW; the learning rate rises linearly, then falls to zero along a cosine, with the progress."""
-        settings, total = self.settings, self.max_steps
+        settings, total = self.settings, self.epochs * self.settings.steps_per_epoch
         rate, decay = settings.learning_rate, settings.weight_decay
         optimizer = torch.optim.AdamW(self.model.parameters(), lr=rate, weight_decay=decay)
         warmup = max(1, round(settings.warmup * total))

@@ -99,10 +99,6 @@ class HeadModule(lightning.LightningModule):
         tau = kendall_tau(scores, ranking.labels) if np.isfinite(scores).all() else np.nan
         self.log(HEAD_TAU, torch.tensor(tau), on_step=False, on_epoch=True, batch_size=1, prog_bar=True)
 
-    def progress(self) -> float:
-        """Return the finished share of the steps."""
-        return self.global_step / (self.epochs * self.settings.steps_per_epoch)
-
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Make AdamW over the head alone."""
         rate, decay = self.settings.learning_rate, self.settings.weight_decay
