@@ -34,12 +34,12 @@ class InputSizes:
 
 
 class GraphInputs:
-    """One graph, divided into segments; configurations stay in their memory map until a plan reads them."""
+    """One graph, in segments or whole; configurations stay in their memory map until a plan reads them."""
 
-    def __init__(self, features: GraphFeatures, partition: Partition) -> None:
+    def __init__(self, features: GraphFeatures, partition: Partition | None) -> None:
         self.features = features
-        self.partition = partition
-        self.segments = Segments(features, partition)
+        self.partition = whole_graph(features) if partition is None else partition
+        self.segments = Segments(features, self.partition)
 
     @cached_property
     def targets(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -180,9 +180,7 @@ class GraphLoader:
 
     def open(self, split: Split, name: str) -> GraphInputs:
         """Open one graph; a missing or damaged file, or segments of another graph, are a DataError."""
-        features = self.store.open(split, name)
-        partition = self.open_partition(split, name)
-        return GraphInputs(features, whole_graph(features) if partition is None else partition)
+        return GraphInputs(self.store.open(split, name), self.open_partition(split, name))
 
     def open_partition(self, split: Split, name: str) -> Partition | None:
         """Open the segments of one graph; None for whole graphs."""

@@ -130,12 +130,11 @@ class _Propagate(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, Tensor | None]:
-        matrix: Sparse[Tensor] = ctx.matrix
-        if matrix.row is None or matrix.column_starts is None:
+        if (matrix := cast("Sparse[Tensor] | None", ctx.matrix.transposed)) is None:
             raise RuntimeError("the plan was made without gradients")
         gradient = gradients[0].contiguous()
         added = gradient.sum(dim=0) if ctx.added == 1 else gradient if ctx.added else None
-        return _sum(gradient, matrix.row, matrix.column_starts, matrix.column_weight), None, added
+        return _sum(gradient, matrix.column, matrix.row_starts, matrix.weight), None, added
 
 
 def propagate(x: Tensor, matrix: Sparse[Tensor], added: Tensor | None = None) -> Tensor:

@@ -22,7 +22,7 @@ from hlorank.models.compression.build_plan import max_varied_nodes
 from hlorank.models.compression.declarations import Mixing, Recipe
 from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.serialization import ModelSpec, Spec, load_model
-from hlorank.partition.segments import Partition, whole_graph
+from hlorank.partition.segments import Partition
 
 if TYPE_CHECKING:  # imports PyTorch, which baselines do not need
     from torch import Tensor
@@ -246,7 +246,7 @@ class TrainedModel:
         """Score the distinct configurations of a graph: (distinct,), larger = slower; None for a whole graph."""
         scores = []
         if self._members:
-            graph = GraphInputs(features, whole_graph(features) if partition is None else partition)
+            graph = GraphInputs(features, partition)
             plans = PlanCache(self._memory_bytes if len(self._members) > 1 else 0)
             members = [mean_over_orders(model, graph, self._memory_bytes, plans) for model in self._members]
             scores.append(mean_of_members(members))

@@ -110,7 +110,7 @@ class StepPlanner:
 
         def make(recipe: Recipe, segments: Sequence[int], places: slice) -> PlannedPart:
             chosen, inverse = dict.fromkeys(segments, step.configurations[places]), None
-            if recipe.deduplicates:
+            if recipe.compress and Mixing.CONFIGURATIONS not in recipe.mixing:
                 distinct = {j: graph.distinct(own, j) for j, own in chosen.items()}
                 chosen = {j: own for j, (own, _) in distinct.items()}
                 most = max(map(len, chosen.values()))

@@ -184,18 +184,13 @@ def sparse(
     """Return a matrix of `columns` from entries by row, (rows + 1,) `starts` as in CSR; by columns for gradients."""
     # 32 bits suffice for every matrix that fits into memory.
     column, starts = column.astype(np.int32, copy=False), starts.astype(np.int32, copy=False)
-    if not gradients:
-        return plans.Sparse(column, starts[:-1], weight, None, None, None)
-    entry = np.arange(len(column), dtype=np.int32)
-    by_column = csr_array((entry, column, starts), shape=(len(starts) - 1, columns)).tocsc()
-    return plans.Sparse(
-        column=column,
-        row_starts=starts[:-1],
-        weight=weight,
-        row=by_column.indices,
-        column_starts=by_column.indptr[:-1],
-        column_weight=None if weight is None else weight[by_column.data],
-    )
+    transposed = None
+    if gradients:
+        entry = np.arange(len(column), dtype=np.int32)
+        found = csr_array((entry, column, starts), shape=(len(starts) - 1, columns)).tocsc()
+        weights = None if weight is None else weight[found.data]
+        transposed = plans.Sparse[plans.Array](found.indices, found.indptr[:-1], weights, None)
+    return plans.Sparse(column, starts[:-1], weight, transposed)
 
 
 def _roots(before: Colouring, after: Colouring, gradients: bool) -> plans.Sparse[plans.Array] | None:

@@ -105,11 +105,6 @@ class Recipe:
         return frozenset(step.mixing for step in self.steps if isinstance(step, Mix))
 
     @property
-    def deduplicates(self) -> bool:
-        """True if equal local configurations share one embedding."""
-        return self.compress and Mixing.CONFIGURATIONS not in self.mixing
-
-    @property
     def stacks_segments(self) -> bool:
         """True if several segments can be computed as one: states depend on others along edges only."""
         return self.mixing <= {Mixing.ROW, Mixing.NEIGHBOURS}

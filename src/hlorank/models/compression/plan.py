@@ -13,14 +13,12 @@ Array = NDArray[Any]
 
 
 class Sparse(NamedTuple, Generic[A]):
-    """A sparse matrix, by rows and, where gradients are needed, by columns."""
+    """A sparse matrix by rows, and, where gradients are needed, by columns."""
 
     column: A  # (entries,) int32, the column of each entry, row by row
     row_starts: A  # (rows,) int32, index of the first entry of each row
     weight: A | None  # (entries,) float64; None for ones
-    row: A | None  # (entries,) int32, the row of each entry, column by column
-    column_starts: A | None  # (columns,) int32, index of the first entry of each column
-    column_weight: A | None  # (entries,) float64, column by column
+    transposed: "Sparse[A] | None"  # the transposed matrix; None without gradients
 
 
 class QuotientGraph(NamedTuple, Generic[A]):
