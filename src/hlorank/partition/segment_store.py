@@ -117,14 +117,15 @@ def _partition(
     opened = FeatureStore(features).open(split, name)
     folder = graph_folder(output, split, name)
     made_from = _made_from(opened, config, code)
-    partition = _stored_partition(folder, opened, made_from)
-    if partition is None:
-        (output / SPEC).unlink(missing_ok=True)  # written last: an incomplete store cannot be opened
-        partition = partition_graph(opened, config)
-        with files.atomic_folder(folder) as temporary:
-            files.write_array(temporary / _SEGMENT_OF, partition.segment_of)
-            files.write_array(temporary / _LOCAL_CODES, partition.local_codes)
-            files.write_json(temporary / _MADE_FROM, {"fingerprint": made_from})
+    with suppress(DataError):  # a file is missing or damaged
+        if files.read_json(folder / _MADE_FROM) == {"fingerprint": made_from}:
+            return segment_rows(split, opened, _open_partition(folder, opened.nodes, opened.distinct))
+    (output / SPEC).unlink(missing_ok=True)  # written last: an incomplete store cannot be opened
+    partition = partition_graph(opened, config)
+    with files.atomic_folder(folder) as temporary:
+        files.write_array(temporary / _SEGMENT_OF, partition.segment_of)
+        files.write_array(temporary / _LOCAL_CODES, partition.local_codes)
+        files.write_json(temporary / _MADE_FROM, {"fingerprint": made_from})
     return segment_rows(split, opened, partition)
 
 
@@ -136,14 +137,6 @@ def _made_from(features: GraphFeatures, config: PartitionConfig, code: str) -> s
     hashes = [[a.dtype.str, a.shape, hashlib.sha256(np.ascontiguousarray(a).data).hexdigest()] for a in arrays]
     options = [config.algorithm, config.max_nodes]
     return files.fingerprint([code, options, features.nodes, features.distinct, hashes])
-
-
-def _stored_partition(folder: Path, features: GraphFeatures, made_from: str) -> Partition | None:
-    """Return the stored partition of a graph, None if it was made from something else or a file is damaged."""
-    with suppress(DataError):
-        if files.read_json(folder / _MADE_FROM) == {"fingerprint": made_from}:
-            return _open_partition(folder, features.nodes, features.distinct)
-    return None
 
 
 def _open_partition(folder: Path, nodes: int, distinct: int) -> Partition:
