@@ -117,7 +117,8 @@ def print_table(
     """
     cells = [[escape(str(cell)) for cell in row] for row in rows if not isinstance(row, str)]
     filled = [index for index in range(len(columns)) if any(row[index] for row in cells)]
-    limit = None if wide else _limit()
+    bounded = sys.stdout.isatty() or re.fullmatch("[1-9][0-9]*", os.environ.get("COLUMNS", ""))
+    limit = shutil.get_terminal_size().columns if bounded and not wide else None
     shown, width = list[int](), -_GAP
     for index in sorted(filled, key=lambda index: columns[index].rank):
         column = columns[index]
@@ -141,13 +142,6 @@ def print_result(
         sys.stdout.write(json.dumps(value, indent=2) + "\n")
     else:
         print_table(columns, rows, arguments.wide)
-
-
-def _limit() -> int | None:
-    """Return the width of the terminal; None for a pipe or a file."""
-    if sys.stdout.isatty() or re.fullmatch("[1-9][0-9]*", os.environ.get("COLUMNS", "")):
-        return shutil.get_terminal_size().columns
-    return None
 
 
 def _lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import time
+import timeit
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -65,12 +66,7 @@ def timer_of(run: Callable[[int], object]) -> Timer:
 
     def timer(index: int) -> float:
         run(index)
-        times = []
-        for _ in range(2):
-            start = time.perf_counter_ns()
-            run(index)
-            times.append(time.perf_counter_ns() - start)
-        return float(min(times))
+        return float(min(timeit.repeat(lambda: run(index), timer=time.perf_counter_ns, repeat=2, number=1)))
 
     return timer
 

@@ -179,9 +179,7 @@ def compile_for_tpu(
         compiled = device.client.compile(
             stablehlo, executable_devices=_jax.DeviceList((device,)), compile_options=_options({**overrides, **options})
         )
-    (optimized,) = compiled.hlo_modules()
-    data: bytes = optimized.as_serialized_hlo_module_proto()
-    return data
+    return Executable(compiled).module()
 
 
 @contextmanager

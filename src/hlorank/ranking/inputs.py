@@ -14,7 +14,7 @@ from hlorank.data.npz import NpzFile
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloModuleProto
-from hlorank.hlo.layout_space import LayoutSpace, layout_space, random, space_of
+from hlorank.hlo.layout_space import layout_space, random, space_of
 from hlorank.hlo.reader import Record, featurize, read_records
 from hlorank.hlo.stage import TRAINED, before_layout_assignment, needs_compilation, other_backend, stage_of
 
@@ -136,12 +136,8 @@ class GraphReader:
         if record.tuning is None:
             space = space_of(record.module, self.spec.backend)
             self._check_size("candidates", self.candidates, space.nodes, path)
-            measured = self._with_candidates(measured, space)
+            rows = random(space, self.candidates, np.random.default_rng(self.seed), lambda rows: np.zeros(len(rows)))
+            drawn = LayoutConfigurations.from_chunks(space.node_ids, [rows])
+            unknown = Measurements(np.zeros(len(rows), dtype=np.int64))
+            measured = replace(measured, configurations=drawn, measurements=unknown)
         return InputGraph(path, measured, record.module, stage)
-
-    def _with_candidates(self, measured: MeasuredGraph, space: LayoutSpace) -> MeasuredGraph:
-        rng = np.random.default_rng(self.seed)
-        rows = random(space, self.candidates, rng, lambda rows: np.zeros(len(rows)))
-        layouts = LayoutConfigurations.from_chunks(space.node_ids, [rows])
-        unknown = Measurements(np.zeros(len(rows), dtype=np.int64))
-        return MeasuredGraph(measured.name, measured.graph, layouts, unknown)

@@ -306,17 +306,13 @@ class SweepRun(Callback):
             _record_failure(client, parent, config.hydra.overrides.task, error)
 
 
-def plain_values(composed: DictConfig) -> Any:
-    """Return a composition with its interpolations resolved; a ConfigError names the key that cannot be."""
-    try:
-        return OmegaConf.to_container(composed, resolve=True)
-    except errors.OmegaConfBaseException as error:
-        raise ConfigError(f"{error.full_key}: {(error.msg or str(error)).splitlines()[0]}") from None
-
-
 def load_composed(composed: DictConfig) -> Config:
     """Validate a configuration as Hydra composed it, maybe with its own; see `hlorank.config.load`."""
-    return load(plain_values(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])))
+    own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    try:
+        return load(OmegaConf.to_container(own, resolve=True))
+    except errors.OmegaConfBaseException as error:  # of an interpolation
+        raise ConfigError(f"{error.full_key}: {(error.msg or str(error)).splitlines()[0]}") from None
 
 
 @contextmanager

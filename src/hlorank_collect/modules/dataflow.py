@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
-from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto, ShapeProto
 from hlorank.hlo.program import flatten
 
@@ -59,8 +58,6 @@ class Dataflow:
             roots[computation.id] = own[computation.root_id]
             found = [node for node in own.values() if self.nodes[node].opcode == "parameter"]
             parameters[computation.id] = sorted(found, key=lambda node: self.nodes[node].parameter_number)
-        if module.entry_computation_id not in parameters:
-            raise DataError("entry_computation_id", "the id of a computation", module.entry_computation_id)
         self.entry = parameters[module.entry_computation_id]
         self.sources: dict[Value, list[Value]] = defaultdict(list)
         for node, instruction in enumerate(self.nodes):
