@@ -222,15 +222,12 @@ def one_process(lock: Path, work: str) -> Iterator[bool]:
     lock.parent.mkdir(parents=True, exist_ok=True)
     file, waited = FileLock(lock), False
     try:
-        file.acquire(timeout=0)
+        held = file.acquire(timeout=0)
     except Timeout:
         log.warning("another process runs %s: waiting for it", work)
-        file.acquire()
-        waited = True
-    try:
+        held, waited = file.acquire(), True
+    with held:
         yield waited
-    finally:
-        file.release()
 
 
 def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -274,9 +271,7 @@ def recorded_run(model: Path) -> dict[str, str]:
 
     It is empty where DVC has brought another model or only the model, as run.json is not an output that DVC keeps.
     """
-    if not (model / RUN).is_file():
-        return {}
-    run = read_json(model / RUN)
+    run = read_json(model / RUN) if (model / RUN).is_file() else {}
     return {key: value for key, value in run.items() if isinstance(value, str)} if is_of_model(run, model) else {}
 
 

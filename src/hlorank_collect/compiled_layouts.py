@@ -110,10 +110,10 @@ class Attempts:
 class Tried(ABC, Generic[Result]):
     """Configurations of a program, each compiled once; failures are in `left_out`, the default's is a SkippedError."""
 
-    def __init__(self, default: Layouts, attempts: Attempts) -> None:
+    def __init__(self, default: Layouts, attempts: Attempts, known: Mapping[str, Result] | None = None) -> None:
         self._attempts = attempts
         self.left_out: dict[str, str] = dict(attempts.forbidden)
-        self._results = self._known()
+        self._results = dict(known or {})  # results that need no compilation
         if (name := configuration_name(default)) not in self._results:
             attempts.before(None)
             try:
@@ -121,10 +121,6 @@ class Tried(ABC, Generic[Result]):
             except Exception as error:  # the compiler and the backend raise many classes
                 raise SkippedError(f"the default configuration fails: {error_line(error)}") from error
         self._default = self._results[name]
-
-    def _known(self) -> dict[str, Result]:
-        """Return the results that need no compilation."""
-        return {}
 
     @abstractmethod
     def _compile(self, configuration: Layouts) -> Result:

@@ -68,16 +68,12 @@ def versions(*libraries: str) -> dict[str, str]:
 
 def description() -> dict[str, Any]:
     """Return the conditions of a measurement: CPU model, cores, versions, XLA's flags, date (UTC)."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     return {
-        "cpu": _cpu_model(),
+        "cpu": next(names, platform.processor() or platform.machine()),
         "cores": os.cpu_count(),
         "versions": versions(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
     }
-
-
-def _cpu_model() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())

@@ -119,11 +119,6 @@ def layout_space(module: HloModuleProto) -> LayoutSpace:
     return LayoutSpace(node_ids, ranks, ones=ones)
 
 
-def space_of(module: HloModuleProto, backend: str) -> LayoutSpace:
-    """Return the layouts of a module that a backend lets choose."""
-    return (tpu_layout_space if backend.startswith("tpu-") else layout_space)(module)
-
-
 def tpu_layout_space(module: HloModuleProto) -> LayoutSpace:
     """Return the layouts of a module that the compiler for TPUs accepts, as TpuGraphs' configurations have them.
 

@@ -171,12 +171,6 @@ def _is_tuning(tuning: ModuleTuningData) -> bool:
     return tuning.HasField("fingerprint") or bool(tuning.config_index_to_node) or timed
 
 
-def _tuning_parts(data: bytes) -> list[bytes]:
-    """Return the serialized records of a TuningData; none of another message."""
-    parts = [*_parse(TuningData, data).modules]
-    return parts if any(_is_module(_parse(ModuleTuningData, part).module) for part in parts) else []
-
-
 def _tuning_records(path: Path, parts: Sequence[bytes]) -> Iterator[Record]:
     for index, part in enumerate(parts):
         # A part that is no record becomes an empty record, which `featurize` refuses; other parts can still be read.
@@ -217,7 +211,9 @@ def parse_records(file: BinaryIO, path: Path) -> Iterator[Record]:
     try:
         data = as_protobuf(file)
         # A TuningData first: it may have many modules, and parsing it as another message would load all of them.
-        parts = _tuning_parts(data)
+        parts = [*_parse(TuningData, data).modules]
+        if not any(_is_module(_parse(ModuleTuningData, part).module) for part in parts):
+            parts = []  # of another message
         if len(parts) == 1 and not _is_tuning(_parse(ModuleTuningData, parts[0])):
             data, parts = parts[0], []  # of an HloSnapshot the HloProto
         if parts:

@@ -14,7 +14,7 @@ from hlorank.data.npz import NpzFile
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloModuleProto
-from hlorank.hlo.layout_space import layout_space, random, space_of
+from hlorank.hlo.layout_space import layout_space, random, tpu_layout_space
 from hlorank.hlo.reader import Record, featurize, read_records
 from hlorank.hlo.stage import TRAINED, before_layout_assignment, needs_compilation, other_backend, stage_of
 
@@ -134,7 +134,7 @@ class GraphReader:
                     stage["not_compiled"] = str(error.found)
         measured, _ = featurize(record, self.spec.kind)
         if record.tuning is None:
-            space = space_of(record.module, self.spec.backend)
+            space = (tpu_layout_space if self.spec.on_tpu else layout_space)(record.module)
             self._check_size("candidates", self.candidates, space.nodes, path)
             rows = random(space, self.candidates, np.random.default_rng(self.seed), lambda rows: np.zeros(len(rows)))
             drawn = LayoutConfigurations.from_chunks(space.node_ids, [rows])

@@ -143,11 +143,8 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
     from hlorank.evaluation.report.trainings import GRAPHS, compared
 
     file = existing_file()
-    store, place, tags = (
-        existing_store() if file is None else f"sqlite:///{file}",
-        "",
-        dict[str, str | None](method=None),
-    )
+    store = existing_store() if file is None else f"sqlite:///{file}"
+    place, tags = "", dict[str, str | None](method=None)
     if collection is not None:
         tags["collection"] = collection = str(Collection.parse(collection))
         place = f" of {collection}"

@@ -19,7 +19,7 @@ from hlorank_collect.compiled_layouts import Attempts
 from hlorank_collect.measure_layouts import TriedLayouts, opened
 from hlorank_collect.program import SkippedError
 from hlorank_collect.task import Progress, Report
-from hlorank_collect.timing import Float64, Rounds
+from hlorank_collect.timing import Rounds
 
 _FINALISTS = 5
 _MIN_ROUNDS = 10  # measured even after the time limit: half of them select, and the interval needs five more
@@ -92,17 +92,6 @@ def _rounds(task: TuneTask) -> Rounds:
     return Rounds(min=task.rounds, max=task.rounds, certain=_MIN_ROUNDS)
 
 
-def _measured(task: ApplyTask, compiled: TriedLayouts, both: Layouts, deadline: float, report: Report) -> Float64:
-    """Return (rounds, 2) times of the default and of a configuration, no rounds if they are the same program."""
-    for configuration in both:
-        if compiled.result(configuration) is None:
-            why = compiled.left_out[configuration_name(configuration)]
-            raise SkippedError(f"the configuration of {task.applied} fails: {why}")
-    if compiled.same(both):
-        return np.zeros((0, 2))
-    return compiled.measure(both, task.rng(task.program), _rounds(task), deadline, report, 0.6)
-
-
 def apply(task: ApplyTask, report: Report) -> dict[str, Any]:
     """Measure a configuration unless it compiles to the default's program; write the JSON file and return it."""
     start = time.monotonic()
@@ -112,7 +101,12 @@ def apply(task: ApplyTask, report: Report) -> dict[str, Any]:
     module, space, compile_layouts = opened(task, program, chosen.fingerprint)
     layouts = module_layouts(module, chosen)
     compiled = compile_layouts(Attempts.reported(report, 0.6, 2, task.left_out))
-    times = _measured(task, compiled, np.stack([space.default, layouts]), start + task.time_limit, report)
+    if compiled.result(layouts) is None:
+        why = compiled.left_out[configuration_name(layouts)]
+        raise SkippedError(f"the configuration of {task.applied} fails: {why}")
+    both, times, deadline = np.stack([space.default, layouts]), np.zeros((0, 2)), start + task.time_limit
+    if not compiled.same(both):
+        times = compiled.measure(both, task.rng(task.program), _rounds(task), deadline, report, 0.6)
     outcome: dict[str, Any] = {"applied": task.applied, "candidates": 1, "budget": 1, "measured": [], "left_out": {}}
     seconds = {"all": round(time.monotonic() - start, 2)}
     outcome |= {"speedup": None, "rounds": len(times), "seconds": seconds}

@@ -67,18 +67,6 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
 
 
-def _check(arguments: argparse.Namespace) -> None:
-    """Check arguments before anything is measured."""
-    common.check_arguments(arguments)
-    if not arguments.program:
-        raise ConfigError("no program: name a file, a folder, or a JAX function as module:function")
-    if arguments.apply is not None:
-        from hlorank_collect.autotune.tuned import read_chosen
-
-        read_chosen(arguments.apply)
-    common.check_output(arguments.out)
-
-
 def _model(reference: str) -> tuple[str, str]:
     """Return the folder of the model, and its backend; raise ConfigError if there is no model of layouts."""
     from hlorank.runs.find import model_folder
@@ -109,12 +97,15 @@ def _print_winner(about: Mapping[str, Any]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Tune programs; failed programs are named at the end, and the status is then 1."""
-    from hlorank_collect.autotune.tuned import ApplyTask, TuneTask
+    from hlorank_collect.autotune.tuned import ApplyTask, TuneTask, read_chosen
     from hlorank_collect.program import require_device, require_jax
     from hlorank_collect.run_tasks import run_tasks
 
     require_jax()
-    _check(arguments)
+    common.check_arguments(arguments)
+    if arguments.apply is not None:
+        read_chosen(arguments.apply)  # raises before anything is measured, as the next line does
+    common.check_output(arguments.out)
     model, backend = None, arguments.backend or "cpu"
     if arguments.model is None and arguments.apply is None and not arguments.random:
         arguments.model = _bundled(backend)

@@ -86,8 +86,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is None:
         raise ConfigError("--out is missing: give the folder of the written tree")
     programs = common.program_fields(arguments)
-    if not programs:
-        raise ConfigError("no program: name a file, a folder, or a JAX function as module:function")
     common.check_output(arguments.out / collection.path)
     read_left_out(arguments.out)  # raises before anything is measured
     backend = "tpu" if _attached(arguments, collection) else collection.source

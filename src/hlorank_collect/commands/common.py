@@ -63,8 +63,10 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     cores = os.sched_getaffinity(0)
     if arguments.core is not None and arguments.core not in cores:
         raise ConfigError(f"--core {arguments.core}: expected one of {sorted(cores)}")
+    if not arguments.program:
+        raise ConfigError("no program: name a file, a folder, or a JAX function as module:function")
     if arguments.arguments is not None and not any(map(is_function, arguments.program)):
-        found = ", ".join(map(repr, arguments.program)) or "no program"
+        found = ", ".join(map(repr, arguments.program))
         raise ConfigError(f"--arguments: only for module:function, such as mymod:step; found {found}")
 
 

@@ -33,12 +33,6 @@ def leaves(shape: ShapeProto, value: Value = Value(0)) -> Iterator[tuple[Value, 
         yield from leaves(element, Value(value.node, (*value.path, index)))
 
 
-def _is_flow(instruction: HloInstructionProto) -> bool:
-    """Return True if the outputs of an instruction are copies of other values, or of their elements."""
-    annotation = instruction.opcode == "custom-call" and instruction.custom_call_target in _ANNOTATIONS
-    return annotation or instruction.opcode in _FLOWS
-
-
 class Dataflow:
     """Instructions of a module, which are referred to and not copied, and the values that are copies of each other.
 
@@ -61,7 +55,8 @@ class Dataflow:
         self.entry = parameters[module.entry_computation_id]
         self.sources: dict[Value, list[Value]] = defaultdict(list)
         for node, instruction in enumerate(self.nodes):
-            if _is_flow(instruction):
+            annotation = instruction.opcode == "custom-call" and instruction.custom_call_target in _ANNOTATIONS
+            if annotation or instruction.opcode in _FLOWS:  # its outputs are copies of other values, or their elements
                 called = instruction.called_computation_ids
                 self._link(node, [roots[id_] for id_ in called], [parameters[id_] for id_ in called])
 

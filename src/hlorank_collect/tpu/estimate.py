@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -28,7 +28,6 @@ _BYTES = {1: 1, 2: 1, 3: 2, 5: 8, 6: 1, 7: 2, 9: 8, 10: 2, 12: 8, 15: 8, 16: 2, 
 _BYTES |= dict.fromkeys((19, 20, 23, 24, 25, 28, 29), 1)
 _SHARE = 0.5  # of the bandwidth, in the model of bytes
 _KERNEL = 1000  # cycles of a kernel, in the model of bytes
-_Values = Callable[[int], HloInstructionProto]
 
 
 @dataclass(frozen=True)
@@ -170,8 +169,7 @@ class OptimizedModule:
         """Return how often a loop runs that counts up to a constant; None if it does not count so."""
         called = [self._computations[called] for called in loop.called_computation_ids]
         (body, condition) = sorted(called, key=lambda part: self._nodes[part.root_id].shape.element_type == 1)
-        root, values = self._root(condition)
-        sides = [values(side) for side in root.operand_ids]
+        root, sides = self._root(condition)
         if root.opcode != "compare" or root.comparison_direction not in {"LT", "LE", "NE", "GT", "GE"}:
             return None
         bounds = [_integer(side) for side in sides if side.opcode == "constant"]
@@ -186,18 +184,16 @@ class OptimizedModule:
             return None
         return max(0, math.ceil((bounds[0] + (root.comparison_direction in {"LE", "GE"}) - first) / steps[0]))
 
-    def _root(self, computation: HloComputationProto) -> tuple[HloInstructionProto, _Values]:
-        """Return the root of a computation, of a fusion that of its body, and the function that finds an operand."""
-        root = self._nodes[computation.root_id]
-        if root.opcode != "fusion":
-            return root, lambda operand: self._origin(operand)
-        inner = self._nodes[self._computations[root.called_computation_ids[0]].root_id]
-
-        def value(operand: int) -> HloInstructionProto:
-            node = self._origin(operand)
-            return self._origin(root.operand_ids[node.parameter_number]) if node.opcode == "parameter" else node
-
-        return inner, value
+    def _root(self, computation: HloComputationProto) -> tuple[HloInstructionProto, list[HloInstructionProto]]:
+        """Return the root of a computation, of a fusion that of its body, and the origins of its operands."""
+        root, given = self._nodes[computation.root_id], list[int]()
+        if root.opcode == "fusion":
+            root, given = self._nodes[self._computations[root.called_computation_ids[0]].root_id], [*root.operand_ids]
+        found = map(self._origin, root.operand_ids)
+        return root, [
+            self._origin(given[node.parameter_number]) if given and node.opcode == "parameter" else node
+            for node in found
+        ]
 
     def _origin(self, node: int) -> HloInstructionProto:
         found = self._nodes[node]

@@ -71,7 +71,7 @@ class EstimatedLayouts(Tried[Cost]):
     ) -> None:
         self._program, self._core, self._memory = program, CORES[program.platform], memory
         self._code_seconds = code_seconds
-        super().__init__(program.space.default, attempts)
+        super().__init__(program.space.default, attempts, self._known())
         self.left_out.pop(CODE, None)
 
     def _known(self) -> dict[str, Cost]:
