@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import math
 import time
-import timeit
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -59,16 +58,6 @@ def split_half_tau(times: Float64) -> float:
     if len(times) < 2:
         return math.nan
     return kendall_tau(runtimes(times[::2]), runtimes(times[1::2]))
-
-
-def timer_of(run: Callable[[int], object]) -> Timer:
-    """Return a timer of a Python function: one warm-up run, then the faster of two."""
-
-    def timer(index: int) -> float:
-        run(index)
-        return float(min(timeit.repeat(lambda: run(index), timer=time.perf_counter_ns, repeat=2, number=1)))
-
-    return timer
 
 
 def measure(

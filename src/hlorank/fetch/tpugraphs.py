@@ -130,7 +130,9 @@ class _Fetch:
             self._copy_license(path)
         for split in self.config.splits:
             kept = self.downloads / self._archive_name(split)
-            if not self._is_done(split):
+            content, recorded = self._intact(split), self._digests().get(kept.name)
+            archive = None if content is None else content.archive
+            if archive is None or (recorded is not None and recorded.sha256 != archive):
                 self._download(kept.name)
                 try:
                     self._unpack(kept, split)
@@ -191,12 +193,6 @@ class _Fetch:
         same = {path.name for path in paths} == content.files.keys()
         read = [] if names_only else paths
         return content if same and all(files.sha256_file(path) == content.files[path.name] for path in read) else None
-
-    def _is_done(self, split: str) -> bool:
-        content, recorded = self._intact(split), self._digests().get(self._archive_name(split))
-        if content is None or content.archive is None:
-            return False
-        return recorded is None or recorded.sha256 == content.archive
 
     def _replace(self, split: str, source: Path, size: int, archive: str | None, write: Callable[[Path], None]) -> None:
         """Replace a split by checked files of `size` bytes that `write` puts into a folder; a kill mixes nothing."""

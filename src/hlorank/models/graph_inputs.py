@@ -99,11 +99,11 @@ class Segments:
         of_node = np.concatenate([features.node_feat, features.opcode[:, None], features.node_layout], axis=1)
         self._colour_node, self._colour = distinct_rows(of_node)
         self._features, self._partition = features, partition
-        self._made: list[Segment | None] = [None] * partition.segments
+        self._made: dict[int, Segment] = {}
 
     def __len__(self) -> int:
         """Return the number of segments."""
-        return len(self._made)
+        return self._partition.segments
 
     def __iter__(self) -> Iterator[Segment]:
         """Iterate over all segments."""
@@ -111,10 +111,9 @@ class Segments:
 
     def __getitem__(self, j: int) -> Segment:
         """Return a segment, made at its first use."""
-        made = self._made[j]
-        if made is None:
-            made = self._made[j] = self._make([j])
-        return made
+        if j not in self._made:
+            self._made[j] = self._make([j])
+        return self._made[j]
 
     def stacked(self, numbers: Sequence[int]) -> Segment:
         """Return segments as one segment of several parts; equal nodes have equal colours."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hlorank.config import Directions
 from hlorank.config.extension_point import UnknownNameError
+from hlorank.files import first_line
 from hlorank.models.compression.declarations import EdgeForm, EdgeKind, Mixing, Norm
 from hlorank.models.compression.plan import QuotientEdges
 from hlorank.models.layers.layer import Layer, mlp
@@ -59,8 +60,7 @@ class Operator(Layer):
                     for count, index in zip((2, 3), edges, strict=True)
                 )
         except Exception as error:  # operators check little themselves
-            found = next(iter(str(error).splitlines()), type(error).__name__)
-            raise ValueError(f"it does not run on a bipartite graph of width {width}: {found}") from None
+            raise ValueError(f"it does not run on a bipartite graph of width {width}: {first_line(error)}") from None
         if plain.shape != (2, width):
             raise ValueError(f"results of shape {[*plain.shape]} for 2 nodes, and model.width is {width}")
         if not torch.allclose(repeated, plain[[0, 1, 0]], atol=1e-5):
