@@ -82,7 +82,7 @@ def measure_layouts(task: LayoutTask, report: Report) -> dict[str, Any]:
     program = task.load()
     module, space, try_layouts = opened(task, program, memory=lambda _: task.memory(program.name))
     layouts, times, known = _measure(task, program.name, space, try_layouts, report)
-    npz = task.npz(program.name)
+    npz, program_file = task.npz(program.name), Path(task.program)
     unmeasured, _ = featurize(Record(program.name, npz, "", module, None), "layout")
     graph, configurations = unmeasured.graph, unmeasured.configurations
     assert isinstance(configurations, LayoutConfigurations)
@@ -90,7 +90,7 @@ def measure_layouts(task: LayoutTask, report: Report) -> dict[str, Any]:
         "name": program.name,
         "family": program.family,
         **{key: value for key, value in dataclasses.asdict(task).items() if key not in ("left_out", "output")},
-        "program": Path(task.program).name if task.is_file else task.program,  # not a folder of this machine
+        "program": program_file.name if program_file.is_file() else task.program,  # not a folder of this machine
         "fingerprint": task.fingerprint,
         "nodes": graph.nodes,
         "configurable_nodes": len(configurations.node_ids),

@@ -86,11 +86,6 @@ class Task(ABC):
         return self.configurations if self.platform in TPUS else 4  # what was estimated is not lost by a crash
 
     @property
-    def is_file(self) -> bool:
-        """True if the program is in a file."""
-        return Path(self.program).is_file()
-
-    @property
     def platform(self) -> Platform:
         """The backend; a generation of TPUs stands for estimates."""
         return "tpu" if self.attached else self.source
@@ -118,8 +113,8 @@ class Task(ABC):
         """Fingerprint of the settings that decide the result; date, place and time limit are not among them."""
         names = ("program", "arguments", "collection", "configurations", "seed", "rounds")
         settings = {**{name: getattr(self, name) for name in names}, "fast_compile": False}  # an option of 0.2
-        if self.is_file:
-            settings["program"] = sha256_file(Path(self.program))
+        if (file := Path(self.program)).is_file():
+            settings["program"] = sha256_file(file)
         if self.attached:
             settings["attached"] = True
         compiler = "libtpu" if self.source in TPUS else "jaxlib"
