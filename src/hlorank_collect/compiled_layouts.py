@@ -5,12 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 import time
-import timeit
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -182,9 +180,13 @@ class CompiledLayouts(Tried[xla.Executable]):
         executables = [self._results[configuration_name(configuration)] for configuration in configurations]
 
         def timer(index: int) -> float:
-            run = partial(executables[index].run, self._inputs)
-            run()
-            return float(min(timeit.repeat(run, timer=time.perf_counter_ns, repeat=2, number=1)))
+            executables[index].run(self._inputs)
+            times = []
+            for _ in range(2):
+                start = time.perf_counter_ns()
+                executables[index].run(self._inputs)
+                times.append(time.perf_counter_ns() - start)
+            return float(min(times))
 
         return timer
 
