@@ -58,6 +58,13 @@ def _restore_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             logging.root.removeHandler(handler)  # it writes to the captured output of one test
 
 
+@pytest.fixture
+def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of the test, which is the current folder while it runs."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Return the folder of real TpuGraphs files; tests that need it are skipped where it is absent."""

@@ -52,13 +52,10 @@ def test_results_keep_their_order_and_workers_have_one_thread(tmp_path: Path) ->
     assert all(map_graphs(partial(work.wait_for_the_last, folder=tmp_path, count=36), range(36), TWO, "test"))
 
 
-def test_workers_have_folder_and_plugins_of_their_parent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_plugin: Callable[[str, str], None]
-) -> None:
+def test_workers_have_folder_and_plugins_of_their_parent(cwd: Path, make_plugin: Callable[[str, str], None]) -> None:
     make_plugin("mine", "")
     import_plugin("mine")
-    monkeypatch.chdir(tmp_path)
-    assert [*map_graphs(work.folder_and_plugins, range(2), TWO, "test")] == [(tmp_path, ("mine",))] * 2
+    assert [*map_graphs(work.folder_and_plugins, range(2), TWO, "test")] == [(cwd, ("mine",))] * 2
 
 
 @pytest.mark.parametrize("config", [SERIAL, TWO])

@@ -57,8 +57,7 @@ def test_messages_are_one_printable_line() -> None:
     assert files.first_line(ValueError("\na\nb")) == "a"
 
 
-def test_paths_of_the_configuration_are_portable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_paths_of_the_configuration_are_portable(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(files.SHARED_VARIABLE, "/some/where")
     monkeypatch.setenv("HOME", "/home/me")
     for path, resolved in {
@@ -172,8 +171,7 @@ def test_object_arrays_and_other_files_are_neither_written_nor_mapped(tmp_path: 
             files.map_array(other)
 
 
-def test_errors_name_a_relative_path_not_its_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_errors_name_a_relative_path_not_its_temporary_file(cwd: Path) -> None:
     with pytest.raises(PermissionError) as denied, files.atomic_path(Path("r.html")) as temporary:
         raise PermissionError(errno.EACCES, "Permission denied", str(temporary.absolute()))
     with pytest.raises(OSError, match="is the disk full") as full, files.atomic_path(Path("r.html")):

@@ -11,7 +11,7 @@ from hlorank.data.collection import read_graph
 from hlorank.data.configurations import LayoutConfigurations, order_fingerprint
 from hlorank.files import write_json
 from tests.cli.conftest import Command
-from tests.data.npz_files import Arrays, save
+from tests.data.npz_files import save
 
 LAYOUT = "layout:synthetic:random"
 
@@ -27,15 +27,11 @@ def evaluator(tiny_collections: Path, tmp_path: Path) -> hlorank.Evaluator:
     return hlorank.Evaluator(LAYOUT, tiny_collections / "raw", "valid", tmp_path / "cache")
 
 
-@pytest.fixture
-def scores(evaluator: hlorank.Evaluator) -> Arrays:
-    rng = np.random.default_rng(1)
-    return {name: rng.normal(size=count) for name, count in evaluator.configurations.items()}
-
-
 def test_json_and_the_table_have_the_result_of_the_evaluator(
-    evaluator: hlorank.Evaluator, options: list[object], scores: Arrays, tmp_path: Path, call: Command
+    evaluator: hlorank.Evaluator, options: list[object], tmp_path: Path, call: Command
 ) -> None:
+    rng = np.random.default_rng(1)
+    scores = {name: rng.normal(size=count) for name, count in evaluator.configurations.items()}
     path, expected = tmp_path / "scores.csv", evaluator.eval(scores)
     rows = [f"{name},{row},{score!r}\n" for name, one in scores.items() for row, score in enumerate(one.tolist())]
     path.write_text("".join(["graph,configuration,score\n", *rows]))

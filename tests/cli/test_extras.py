@@ -63,9 +63,8 @@ def run(program: str, *arguments: object, without: str) -> subprocess.CompletedP
 
 
 @pytest.fixture
-def none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def none(cwd: Path) -> str:
     """The packages of all extras, and a working folder without conf/."""
-    monkeypatch.chdir(tmp_path)
     return " ".join(EXTRAS.values())
 
 

@@ -12,12 +12,11 @@ from tests.cli.conftest import Command
 
 
 def test_a_project_has_the_stages_of_the_package_and_only_settings_that_differ(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Command
+    cwd: Path, monkeypatch: pytest.MonkeyPatch, call: Command
 ) -> None:
-    (tmp_path / "params.yaml").write_text("seed: 7")
-    monkeypatch.chdir(tmp_path)
+    (cwd / "params.yaml").write_text("seed: 7")
     call("init", "mine")
-    project = tmp_path / "mine"
+    project = cwd / "mine"
     monkeypatch.chdir(project)
     assert (project / ".git").is_dir()
     assert len((project / "conf/config.yaml").read_text().splitlines()) <= 20

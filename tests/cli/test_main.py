@@ -110,14 +110,13 @@ def test_ctrl_c_ends_a_command_in_one_line(call: Command, monkeypatch: pytest.Mo
 
 
 @pytest.fixture
-def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def models(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Folder with one model that was never tracked or evaluated."""
-    folder = tmp_path / "models/layout/cpu/random/gst"
+    folder = cwd / "models/layout/cpu/random/gst"
     write_json(folder / "spec.json", {"collection": "layout:cpu:random", "method": "gst", "data": "d" * 16})
     write_json(folder / "run.json", {"run_id": "0" * 32, "tracking_uri": "sqlite:///mlflow.db"})
-    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return tmp_path / "models"
+    return cwd / "models"
 
 
 def test_a_report_names_unevaluated_models(models: Path, call: Command, caplog: pytest.LogCaptureFixture) -> None:

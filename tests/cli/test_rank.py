@@ -171,16 +171,15 @@ def test_other_files_and_records_are_ranked_after_a_wrong_one(
 
 @pytest.mark.slow
 def test_worker_processes_rank_what_one_process_does(
-    rank: Command, graphs: list[Path], kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rank: Command, graphs: list[Path], kernel: Path, cwd: Path
 ) -> None:
-    (tmp_path / "pickle.py").write_text("raise SystemExit")  # a file of the working folder, which is not imported
-    monkeypatch.chdir(tmp_path)
-    files = [kernel, graphs[0], tmp_path / "none.npz", graphs[1], graphs[0]]
+    (cwd / "pickle.py").write_text("raise SystemExit")  # a file of the working folder, which is not imported
+    files = [kernel, graphs[0], cwd / "none.npz", graphs[1], graphs[0]]
     found = []
     for workers in (1, 2):
-        arguments = [*files, "--csv", tmp_path / f"{workers}.csv", "--json", "--workers", workers]
+        arguments = [*files, "--csv", cwd / f"{workers}.csv", "--json", "--workers", workers]
         printed = rank(*arguments, status=2)
-        found.append((printed, (tmp_path / f"{workers}.csv").read_bytes()))
+        found.append((printed, (cwd / f"{workers}.csv").read_bytes()))
     assert found[0] == found[1]
 
 
@@ -362,15 +361,14 @@ def test_a_module_that_the_compiler_refuses_is_ranked_as_it_is(
 @needs_jax
 @pytest.mark.usefixtures("no_jaxlib")
 def test_the_ranked_module_is_that_of_the_function(
-    cpu_rank: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    cpu_rank: Command, cwd: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The function is traced in another process, right before layout assignment."""
-    (tmp_path / "own_mlp.py").write_text(
+    (cwd / "own_mlp.py").write_text(
         "import jax\n\n@jax.jit\ndef inner(x, y):\n    return jax.nn.softmax(x @ y)\n\n"
         "def step(x, y):\n    return inner(x, y) @ jax.nn.softmax(y) - x\n\ndef fails(x):\n    return x + 'a'\n"
     )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(cwd)
     arguments = "f32[8,8] f32[8,8]"
     rank = partial(cpu_rank.json, "--candidates", "5", "--export", "out")
     (function,) = rank("own_mlp:step", "--arguments", arguments)

@@ -9,10 +9,7 @@ from dvc.utils.hydra import compose_and_dump
 CONF = Path(__file__).parents[2] / "conf"
 
 
-def test_edits_of_params_yaml_are_named_before_they_are_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_edits_of_params_yaml_are_named_before_they_are_replaced(cwd: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, named = Path("params.yaml"), list[list[str]]()
     for edit, overrides in (
         ("", ["trainer.max_epochs=5", "pipeline.tile=[]"]),

@@ -40,14 +40,11 @@ def times(folder: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in (folder, *folder.rglob("*"))}
 
 
-def test_the_package_has_collections_and_the_current_folder_does_not_matter(
-    layout_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_package_has_collections_and_the_current_folder_does_not_matter(layout_tree: Path, cwd: Path) -> None:
     own = layout_tree / "layout" / "own"
     (own.parent / "cpu").mkdir()
     own.joinpath("random").rename(own.parent / "cpu" / "random")
-    (tmp_path / "data").mkdir()
+    (cwd / "data").mkdir()
     layout_tree.rename("data/raw")
     found = load("layout.cpu.random")
     assert "a" not in found.train.names

@@ -214,13 +214,12 @@ def test_a_notebook_runs(
             assert re.findall(pattern, printed) == re.findall(pattern, "".join(shown))
 
 
-def test_the_example_writes_a_valid_npz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_example_writes_a_valid_npz(cwd: Path) -> None:
     texts = [block.text for block in blocks("docs/how-to/use-your-own-npz.md") if block.language == "python"]
     (example,) = [text for text in texts if "write_graph" in text]
     exec(example, {})
-    (path,) = tmp_path.rglob("*.npz")
-    assert path.relative_to(tmp_path) == Path("mine/layout/own/random/product.npz")
+    (path,) = cwd.rglob("*.npz")
+    assert path.relative_to(cwd) == Path("mine/layout/own/random/product.npz")
     measured = read_graph(path, "layout")
     assert measured.graph.edge_index.tolist() == [[2, 0], [2, 1]]
     assert measured.measurements.runtime.tolist() == [700, 400]

@@ -41,6 +41,13 @@ def raw(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.fixture
+def output(raw: Path, tmp_path: Path) -> Path:
+    """The features of the layout collection."""
+    featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
+    return tmp_path / "out"
+
+
 def changed_at(root: Path) -> dict[str, int]:
     return {str(path.relative_to(root)): path.stat().st_mtime_ns for path in root.glob("graphs/*/*/*.npy")}
 
@@ -74,9 +81,9 @@ def test_the_store_has_the_features_of_featurize_graph(tmp_path: Path, raw: Path
     assert isinstance(parts, LayoutFeatures if collection is LAYOUT else TileFeatures)
 
 
-def test_features_of_unchanged_graphs_are_kept_and_only_train_is_fitted(tmp_path: Path, raw: Path) -> None:
-    output = tmp_path / "out"
-    featurize_collection(raw, LAYOUT, CONFIG, output)
+def test_features_of_unchanged_graphs_are_kept_and_only_train_is_fitted(
+    tmp_path: Path, raw: Path, output: Path
+) -> None:
     before, first = changed_at(output), FeatureStore(output)
     featurize_collection(raw, LAYOUT, CONFIG, output)
     assert changed_at(output) == before
@@ -98,25 +105,20 @@ def test_features_of_unchanged_graphs_are_kept_and_only_train_is_fitted(tmp_path
 
 @pytest.mark.parametrize("change", [False, True])
 def test_a_store_is_incomplete_from_its_first_change_on(
-    tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch, change: bool
+    raw: Path, output: Path, monkeypatch: pytest.MonkeyPatch, change: bool
 ) -> None:
-    featurize_collection(raw, LAYOUT, CONFIG, tmp_path)
     if change:
         (raw / LAYOUT.path / "test/..d.npz").unlink()
     read = []
     monkeypatch.setattr(
-        "hlorank.featurize.featurize_collection.write_json", lambda *file: read.append(FeatureStore(tmp_path))
+        "hlorank.featurize.featurize_collection.write_json", lambda *file: read.append(FeatureStore(output))
     )
     with pytest.raises(DataError, match="stage featurize") if change else nullcontext():
-        featurize_collection(raw, LAYOUT, CONFIG, tmp_path)
+        featurize_collection(raw, LAYOUT, CONFIG, output)
     assert len(read) == (0 if change else 3), "spec.json, metrics.json and graphs.json"
 
 
-def test_other_code_or_options_featurize_graphs_again(
-    tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    output = tmp_path / "out"
-    featurize_collection(raw, LAYOUT, CONFIG, output)
+def test_other_code_or_options_featurize_graphs_again(raw: Path, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before, fingerprint = changed_at(output), FeatureStore(output).fingerprint
     monkeypatch.setattr("hlorank.featurize.featurize_collection.code_digest", lambda *names: "other")
     featurize_collection(raw, LAYOUT, CONFIG, output)
@@ -138,25 +140,22 @@ def test_the_key_of_features_covers_all_code_that_makes_them() -> None:
     assert packages - {"hlorank.config", "hlorank.files"} == set(CODE)
 
 
-def test_split_half_tau_and_family_of_a_sidecar_are_kept(tmp_path: Path, raw: Path) -> None:
-    store = tmp_path / "store"
-    sidecar = sidecar_path(graph_files(raw, LAYOUT, "valid")[0])
-    featurize_collection(raw, LAYOUT, CONFIG, store)
-    before = FeatureStore(store)
+def test_split_half_tau_and_family_of_a_sidecar_are_kept(raw: Path, output: Path) -> None:
+    sidecar, before = sidecar_path(graph_files(raw, LAYOUT, "valid")[0]), FeatureStore(output)
     sidecar.write_text('{"split_half_tau": 0.75, "rounds": 20, "family": "net"}')
-    featurize_collection(raw, LAYOUT, CONFIG, store)
-    after = FeatureStore(store)
+    featurize_collection(raw, LAYOUT, CONFIG, output)
+    after = FeatureStore(output)
     assert [s.open("valid", sidecar.stem).split_half_tau for s in (before, after)] == [None, 0.75]
     assert [s.open("valid", sidecar.stem).family for s in (before, after)] == [family(sidecar.stem), "net"]
     assert before.fingerprint != after.fingerprint
     sidecar.write_text('{"family": "net"}')  # as the how-to says of npz files of one's own
-    featurize_collection(raw, LAYOUT, CONFIG, store)
-    assert (last := FeatureStore(store)).open("valid", sidecar.stem).split_half_tau is None
+    featurize_collection(raw, LAYOUT, CONFIG, output)
+    assert (last := FeatureStore(output)).open("valid", sidecar.stem).split_half_tau is None
     for path in (sidecar, sidecar.with_suffix(".npz")):  # as another fold of the same graphs
         path.rename(raw / LAYOUT.path / "test" / path.name)
-    featurize_collection(raw, LAYOUT, CONFIG, store)
-    assert FeatureStore(store).fingerprint != last.fingerprint
-    assert FeatureStore(store).data == last.data != after.data
+    featurize_collection(raw, LAYOUT, CONFIG, output)
+    assert FeatureStore(output).fingerprint != last.fingerprint
+    assert FeatureStore(output).data == last.data != after.data
 
 
 def test_an_interrupted_write_leaves_the_old_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,24 +198,22 @@ def test_all_bad_files_and_an_empty_train_split_are_named(tmp_path: Path, raw: P
         featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
 
 
-def test_a_damaged_store_is_an_error_and_made_again(tmp_path: Path, raw: Path) -> None:
-    featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
-    before = contents(tmp_path / "out")
-    for path in (tmp_path / "out/graphs/train/b").iterdir():
+def test_a_damaged_store_is_an_error_and_made_again(raw: Path, output: Path) -> None:
+    before = contents(output)
+    for path in (output / "graphs/train/b").iterdir():
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-        featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
-        assert contents(tmp_path / "out") == before, path.name
+        featurize_collection(raw, LAYOUT, CONFIG, output)
+        assert contents(output) == before, path.name
     with pytest.raises(DataError, match=r"valid: .*\['c'\].*\bb\b"):
-        FeatureStore(tmp_path / "out").open("valid", "b")
+        FeatureStore(output).open("valid", "b")
     for file in ("spec.json", "graphs.json"):
-        (tmp_path / "out" / file).write_text("{}")
+        (output / file).write_text("{}")
         with pytest.raises(DataError, match=file):
-            FeatureStore(tmp_path / "out")
+            FeatureStore(output)
 
 
-def test_metrics(tmp_path: Path, raw: Path) -> None:
-    featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
-    metrics = read_json(tmp_path / "out/metrics.json")
+def test_metrics(output: Path) -> None:
+    metrics = read_json(output / "metrics.json")
     assert metrics["train"] == {
         "graphs": 3,
         "skipped_graphs": 1,
@@ -227,7 +224,7 @@ def test_metrics(tmp_path: Path, raw: Path) -> None:
         "configurations": 19,
         "distinct_configurations": 15,
     }
-    store = FeatureStore(tmp_path / "out")
+    store = FeatureStore(output)
     entries = [entry for split in SPLITS for entry in store.entries(split).values()]
     raw_bytes = sum(entry.configurations * entry.configurable_nodes * 72 for entry in entries)
     assert metrics["raw_bytes_per_configuration"] == pytest.approx(raw_bytes / 37)

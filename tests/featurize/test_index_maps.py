@@ -145,10 +145,6 @@ def test_the_official_protobuf(shared_data: Path) -> None:
     assert right_shapes(*featurize(record)) == (62, 62, 53)
 
 
-def module_record(data: bytes) -> Record:
-    return Record("m", Path("m.pb"), "", HloModuleProto.FromString(data), None)
-
-
 def test_convolutions_of_jax_and_their_gradients() -> None:
     jax = pytest.importorskip("jax", reason="needs jax (extra collect)")
 
@@ -166,7 +162,8 @@ def test_convolutions_of_jax_and_their_gradients() -> None:
     shapes = [(2, 12, 14, 6), (3, 5, 6, 10), (8, 2, 3, 3), (4, 8, 12, 12)]
     lowered = jax.jit(program).lower(*(jax.numpy.zeros(shape) for shape in shapes))
     data = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
-    right, count, two = right_shapes(*featurize(module_record(data)))
+    record = Record("m", Path("m.pb"), "", HloModuleProto.FromString(data), None)
+    right, count, two = right_shapes(*featurize(record))
     assert two >= 9
     assert right == count
 

@@ -10,7 +10,7 @@ from hlorank.config import FeaturizeConfig
 from hlorank.data.configurations import TILE_FEATURES, TileConfigurations
 from hlorank.data.graph import Graph
 from hlorank.featurize.tile_columns import GROUPS, TiledKernel, tile_columns, tile_names
-from hlorank.fetch.synthetic_graphs import Program
+from hlorank.fetch.synthetic_graphs import Program, Shape
 from hlorank.hlo.reader import featurize, read_records
 
 
@@ -27,12 +27,10 @@ def columns(graph: Graph, feat: np.ndarray, group: str, on_tpu: bool = False) ->
     return dict(zip(tile_names([group]), found[0, TILE_FEATURES:].tolist(), strict=True))
 
 
-@pytest.fixture
-def dot() -> Graph:
-    """A product (64, 12) x (12, 40) of floats."""
+def product(left: Shape = (64, 12), right: Shape = (12, 40), result: Shape = (64, 40)) -> Graph:
+    """Return the graph of a product of floats."""
     program = Program()
-    operands = [program.add("parameter", (64, 12)), program.add("parameter", (12, 40))]
-    program.add("dot", (64, 40), operands)
+    program.add("dot", result, [program.add("parameter", left), program.add("parameter", right)])
     return program.graph()
 
 
@@ -58,18 +56,13 @@ STARTS = 4 * 4 * 4 * 16 * 3
         ([16, 10], [3], "tile_loops", [10, 0.25, 10 / 16, 0, STARTS, np.log2(STARTS / (64 * 40 * 12))]),
     ],
 )
-def test_columns_of_a_product(
-    output: list[int], kernel: list[int], group: str, expected: list[float], dot: Graph
-) -> None:
-    found = columns(dot, tile(output, kernel), group)
+def test_columns_of_a_product(output: list[int], kernel: list[int], group: str, expected: list[float]) -> None:
+    found = columns(product(), tile(output, kernel), group)
     np.testing.assert_allclose([*found.values()], expected, rtol=1e-6)
 
 
 def test_transposed_operands_are_read_along_the_reduced_dimension() -> None:
-    program = Program()
-    operands = [program.add("parameter", (64, 12)), program.add("parameter", (40, 12))]
-    program.add("dot", (64, 40), operands)
-    found = columns(program.graph(), tile([16, 10], [3]), "tile_loops")
+    found = columns(product(right=(40, 12)), tile([16, 10], [3]), "tile_loops")
     assert (found["innermost"], found["innermost reduced"]) == (3, 1)
 
 
@@ -87,10 +80,8 @@ def test_a_tile_of_a_fused_kernel_is_followed_to_its_parameters() -> None:
 
 @pytest.mark.parametrize("on_tpu", [False, True])
 def test_columns_of_empty_arrays_are_finite(on_tpu: bool) -> None:
-    program = Program()
-    operands = [program.add("parameter", (0, 12)), program.add("parameter", (12, 0))]
-    program.add("dot", (0, 0), operands)
-    assert np.isfinite(tile_columns(program.graph(), tile([16, 10], [3]), list(GROUPS), on_tpu)).all()
+    graph = product((0, 12), (12, 0), (0, 0))
+    assert np.isfinite(tile_columns(graph, tile([16, 10], [3]), list(GROUPS), on_tpu)).all()
 
 
 def test_bounds_of_tpus_count_registers_of_the_product_and_its_second_operand() -> None:

@@ -7,6 +7,7 @@ import tarfile
 from collections import namedtuple
 from email.utils import formatdate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,13 +31,11 @@ def target(server: Server, tmp_path: Path) -> Path:
     return tmp_path / "folder" / "file"
 
 
-def get(server: Server, target: Path, *, retries: int = 3, unpack_to: Path | None = None) -> None:
-    download(f"{server.base_url}/file", target, retries=retries, timeout=10, unpack_to=unpack_to)
-
-
-def assert_complete(target: Path, content: bytes = CONTENT) -> None:
+def get(server: Server, target: Path, name: str = "file", content: bytes = CONTENT, **options: Any) -> None:
+    """Download a file, and check that it is complete and that nothing else is left."""
+    download(f"{server.base_url}/{name}", target, **{"retries": 3, "timeout": 10, **options})
     assert target.read_bytes() == content
-    assert [path.name for path in target.parent.iterdir()] == ["file"], "nothing else is left"
+    assert [path.name for path in target.parent.iterdir()] == ["file"]
 
 
 def interrupt(server: Server, target: Path, after: int) -> Path:
@@ -58,7 +57,6 @@ def test_dropped_connections_resume_and_a_complete_file_is_not_asked_for(
     server.faults += [Fault(stop_after=2 * CHUNK), Fault(stop_after=CHUNK)]
     get(server, target)
     get(server, target)
-    assert_complete(target)
     assert server.ranges_asked == [None, f"bytes={2 * CHUNK}-", f"bytes={3 * CHUNK}-"]
 
 
@@ -79,8 +77,7 @@ def test_changed_content_is_new(server: Server, target: Path, version: dict[str,
     if "Last-Modified" in version:
         server.headers["Last-Modified"] = formatdate(1)
     server.files["file"] = content
-    get(server, target)
-    assert_complete(target, content)
+    get(server, target, content=content)
     assert server.ranges_asked == [f"bytes={2 * CHUNK}-", None]
 
 
@@ -88,17 +85,14 @@ def test_only_bytes_of_the_same_address_and_at_most_its_size_are_taken(server: S
     partial = interrupt(server, target, 2 * CHUNK)
     server.files["mirror/file"] = CONTENT
     partial.write_bytes(CHANGED)  # complete, of the first address
-    download(f"{server.base_url}/mirror/file", target, retries=0, timeout=10)
-    assert_complete(target)
+    get(server, target, "mirror/file", retries=0)
     target.unlink()
     partial.write_bytes(CONTENT + b"more")
     get(server, target)
-    assert_complete(target)
     assert server.ranges_asked == [None, f"bytes={SIZE + 4}-", None]
     for left in (CONTENT[:CHUNK], CONTENT):  # killed after the rename, and before it
         partial.write_bytes(left)
         get(server, target)
-        assert_complete(target)
         if left != CONTENT:
             target.unlink()
     assert len(server.ranges_asked) == 3
@@ -107,7 +101,6 @@ def test_only_bytes_of_the_same_address_and_at_most_its_size_are_taken(server: S
 def test_a_server_without_ranges_sends_all_again_and_failures_without_bytes_count(server: Server, target: Path) -> None:
     server.faults += [Fault(stop_after=CHUNK)] * 4
     get(server, target, retries=1)
-    assert_complete(target)
     target.unlink()
     server.ranges = False
     server.faults += [Fault(stop_after=CHUNK)] * 3
@@ -115,7 +108,6 @@ def test_a_server_without_ranges_sends_all_again_and_failures_without_bytes_coun
         get(server, target, retries=2)
     server.ranges_asked.clear()
     get(server, target)
-    assert_complete(target)
     assert server.ranges_asked == [f"bytes={CHUNK}-"]
 
 
@@ -128,7 +120,6 @@ def test_a_shorter_answer_than_its_range_is_continued(server: Server, target: Pa
     assert not target.exists()
     del server.headers["Content-Length"]
     get(server, target)
-    assert_complete(target)
     assert server.ranges_asked == [f"bytes={2 * CHUNK}-", f"bytes={3 * CHUNK}-"]
 
 
@@ -143,7 +134,6 @@ def test_busy_servers_are_asked_again_after_bounded_waits(
     for status, value in zip((408, 425, 429, 500, 502, 503, 504), asked | wrong, strict=True):
         server.faults.append(Fault(status, {"Retry-After": value}))
     get(server, target, retries=7)
-    assert_complete(target)
     assert waits == [*asked.values(), *wrong.values()]
     assert "/file: HTTP 425" in caplog.messages[1]
     assert "retry 2 of 7" in caplog.messages[1]
@@ -185,7 +175,6 @@ def test_the_number_of_bytes_is_bounded(server: Server, target: Path, monkeypatc
         assert not list(target.parent.iterdir())
     monkeypatch.setattr(module, "MAX_UNANNOUNCED_BYTES", SIZE)
     get(server, target)
-    assert_complete(target)
 
 
 def test_redirects_are_followed_without_their_bodies_and_not_to_nowhere(server: Server, target: Path) -> None:
@@ -200,7 +189,6 @@ def test_redirects_are_followed_without_their_bodies_and_not_to_nowhere(server: 
     server.faults.append(Fault(302, {"Location": "/v0/file?a", "Transfer-Encoding": "chunked"}))
     server.files["file?a"] = CONTENT
     get(server, target)
-    assert_complete(target)
 
 
 def test_space_for_the_missing_bytes_and_the_content_is_needed(
@@ -214,7 +202,6 @@ def test_space_for_the_missing_bytes_and_the_content_is_needed(
     interrupt(server, target, 3 * CHUNK)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 0, SIZE - 3 * CHUNK))
     get(server, target)
-    assert_complete(target)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(100, 90, 10))
     require_space([(tmp_path / "a" / "b", 4), (tmp_path, 6)])
     with pytest.raises(OSError, match="11 bytes needed, 10 bytes free"):

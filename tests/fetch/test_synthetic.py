@@ -40,11 +40,6 @@ def shape(graph: Graph, node: int) -> tuple[int, ...]:
     return tuple(int(size) for size in graph.node_feat[node, SHAPE.start : SHAPE.start + 6] if size)
 
 
-def order(graph: Graph, node: int) -> tuple[int, ...]:
-    layout = graph.node_feat[node, COLUMNS["minor_to_major"].start :]
-    return tuple(int(dim) for dim in layout)[: len(shape(graph, node))]
-
-
 def operands(graph: Graph, node: int) -> list[int]:
     return [*graph.edge_index[graph.edge_index[:, 0] == node, 1].tolist()]
 
@@ -125,7 +120,8 @@ def test_shapes_are_consistent(seed: int) -> None:
     graph, _ = build_graph(np.random.default_rng(seed), 500, None)
     for node, opcode in enumerate(graph.node_opcode.tolist()):
         dims, name = shape(graph, node), NAMES[opcode]
-        assert sorted(order(graph, node)) == list(range(len(dims)))
+        order = graph.node_feat[node, COLUMNS["minor_to_major"].start :][: len(dims)]
+        assert sorted(order.tolist()) == list(range(len(dims)))
         inputs = [shape(graph, v) for v in operands(graph, node)]
         if name == "reshape":
             assert math.prod(dims) == math.prod(inputs[0])

@@ -31,11 +31,10 @@ MODULE = text("net.hlo.txt")
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(cwd: Path) -> Path:
     """The current folder, with the file net.small.hlo.txt."""
-    (tmp_path / "net.small.hlo.txt").write_text(MODULE)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    (cwd / "net.small.hlo.txt").write_text(MODULE)
+    return cwd
 
 
 def test_a_file_is_a_program_whose_content_decides_whether_it_was_measured(folder: Path) -> None:

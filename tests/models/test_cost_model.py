@@ -44,12 +44,6 @@ PUBLISHED: dict[str, tuple[str, Callable[[Layers, Tensor], Tensor]]] = {
 }
 
 
-@pytest.fixture
-def kernel() -> Segment:
-    (only,) = make_inputs(kind="tile", nodes=5).segments
-    return only
-
-
 def run_block(block: Block, x: Tensor, segment: Segment) -> Tensor:
     recipe = Recipe((Join(), *block.steps), "early", compress=False)
     plan: Plan[Tensor] = tensors(build_plan(segment, TileBatch(np.zeros((x.shape[1], 1))), recipe), CPU)
@@ -57,12 +51,9 @@ def run_block(block: Block, x: Tensor, segment: Segment) -> Tensor:
     return result.view_as(x)
 
 
-def states() -> Tensor:
-    return torch.randn(5, 3, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-
-
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_blocks_equal_their_equations(name: str, kernel: Segment) -> None:
+def test_published_blocks_equal_their_equations(name: str) -> None:
+    (kernel,) = make_inputs(kind="tile", nodes=5).segments
     directions, equation = PUBLISHED[name]
     config = load_composed(composed(f"experiment={name}")).model
     torch.manual_seed(0)
@@ -70,7 +61,8 @@ def test_published_blocks_equal_their_equations(name: str, kernel: Segment) -> N
     for key, parameter in block.named_parameters():
         if key.endswith("bias"):
             torch.nn.init.normal_(parameter)
-    layers, x, graph = dict(block.named_layers()), states(), graph_of(kernel, directions)
+    x = torch.randn(5, 3, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    layers, graph = dict(block.named_layers()), graph_of(kernel, directions)
     result = run_block(block, x, kernel)
     expected = equation(lambda layer, before: ORACLES[layer](layers[layer], before, graph), x)
     torch.testing.assert_close(result, expected, rtol=1e-6, atol=1e-7)

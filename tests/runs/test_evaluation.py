@@ -105,16 +105,15 @@ def test_a_sweep_is_replaced_by_its_trainings(make_run: MakeRun, caplog: pytest.
     assert "not even" in warning
 
 
-def test_unknown_names_are_refused(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
+def test_unknown_names_are_refused(make_run: MakeRun, cwd: Path) -> None:
+    (cwd / "empty").mkdir()
     for name in ("empty", "nowhere", mlflow.MlflowClient().create_run("0").info.run_id, "e" * 32):
         with pytest.raises(ConfigError, match=name):
             find_runs([name])
     mlflow.set_tracking_uri("sqlite:///none.db")
     with pytest.raises(DataError, match=r"none\.db: tracking store"):
         find_runs(["f" * 32])
-    assert not (tmp_path / "none.db").exists(), "MLflow makes no database"
+    assert not (cwd / "none.db").exists(), "MLflow makes no database"
 
 
 def test_a_folder_does_not_choose_the_store(make_run: MakeRun, caplog: pytest.LogCaptureFixture) -> None:

@@ -58,17 +58,16 @@ def test_registered_models(make_run: MakeRun) -> None:
         model_folder(f"models:/{NAME}/2")
 
 
-def test_references_without_a_model(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_references_without_a_model(make_run: MakeRun, cwd: Path) -> None:
     model = make_run()
-    monkeypatch.chdir(tmp_path)  # a clone has a folder of models once the pipeline has run
     client, empty = MlflowClient(), mlflow.MlflowClient().create_run("0").info.run_id
     client.create_registered_model(NAME)
     references: list[tuple[Any, str]] = [
-        (tmp_path, "found none in it"),
+        (cwd, "found none in it"),
         (model.parent, model.name),
         (model / SPEC, "found a file; give the folder that holds it"),
         ("nowhere", "found no such folder"),
-        ("models", "found no such folder"),
+        ("models", "found no such folder"),  # which a clone has once the pipeline has run
         *((name, "expected a run or a registered model") for name in (empty, "0" * 32, f"models:/{NAME}@other")),
         *((name, "expected a run or a registered model") for name in ("models:/unknown/1", "models:/", "runs:/a/b")),
     ]

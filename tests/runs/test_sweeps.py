@@ -78,10 +78,9 @@ class Counted:
 
 
 @pytest.fixture
-def call(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+def call(config: Config, cwd: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
     """Return a function that runs a sweep with the real conf/ and returns its exit status."""
-    shutil.copytree(CONF, tmp_path / "conf")
-    monkeypatch.chdir(tmp_path)
+    shutil.copytree(CONF, cwd / "conf")
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
     subtrees = {name: getattr(config, name).model_dump(mode="json") for name in ("paths", "tracking")}
     fixed = [f"{key}={value}" for key, value in flatten(subtrees).items()]
@@ -111,10 +110,6 @@ def call(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cal
     return run
 
 
-def artifact(client: MlflowClient, parent: Any, name: str) -> str:
-    return Path(client.download_artifacts(parent.info.run_id, f"sweep/{name}")).read_text()
-
-
 def test_a_sweep_has_a_table_of_its_jobs(call: Call, client: MlflowClient, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("method=full,gst", "seed=0,1", "model.width=20") == 0
     (parent,) = sweeps(client)
@@ -127,7 +122,8 @@ def test_a_sweep_has_a_table_of_its_jobs(call: Call, client: MlflowClient, capsy
     rows = jobs(client, parent)
     assert list(rows[0]) == ["method", "seed", "valid_kendall_tau", "train_seconds", "state", "run_id"]
     assert [(row["method"], row["seed"]) for row in rows] == [("full", "1"), ("gst", "1"), ("full", "0"), ("gst", "0")]
-    assert artifact(client, parent, "seeds.csv").splitlines()[1].startswith("full,2,0.67")
+    table = Path(client.download_artifacts(parent.info.run_id, "sweep/seeds.csv")).read_text()
+    assert table.splitlines()[1].startswith("full,2,0.67")
     assert "over seeds" in capsys.readouterr().out
     assert re.search(r"^ *gst +2 +0\.6717 +0\.0071$", parent.data.tags[NOTE], re.MULTILINE)
     assert PARENT_VARIABLE not in os.environ

@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
-from mlflow.entities import Metric, Run
+from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
@@ -40,11 +40,8 @@ from hlorank.training.baselines.fit_baseline import fit_baseline
 from hlorank.training.process_group import ALONE
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.setup import open_setup
-from tests.training.training_helpers import WEIGHTS, validate_with
+from tests.training.training_helpers import WEIGHTS, History, Runs, Settings, validate_with
 
-Settings = Callable[..., Config]
-History = Callable[[Path], list[dict[str, str]]]
-Runs = Callable[[Config], list[Run]]
 CONF = Path(__file__).parents[2] / "conf"
 
 

@@ -30,9 +30,8 @@ QUIET = ["hydra/job_logging=none", "hydra/hydra_logging=none"]
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(SOURCE.parent / "conf", tmp_path / "conf")
-    monkeypatch.chdir(tmp_path)
+def _in_a_folder(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(SOURCE.parent / "conf", cwd / "conf")
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
 
 

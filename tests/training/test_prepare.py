@@ -14,7 +14,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from hlorank.config import Config, ConfigError
+from hlorank.config import ConfigError
 from hlorank.data.collection import Split, sidecar_path
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import DataError, write_json
@@ -23,14 +23,10 @@ from hlorank.partition.segments import Partition
 from hlorank.training import prepare as prepare_module
 from hlorank.training.prepare import prepare
 from hlorank.training.process_group import ALONE, ProcessGroup
-from hlorank.training.setup import Member, Setup, open_setup
+from hlorank.training.setup import Member, open_setup
 from tests.training.training_helpers import Settings
 
 FAMILIES = {"unet.1": "unet", "unet.2": "unet", "bert.1": "bert", "bert.2": "bert", "a": "a", "b": "b", "c": "c"}
-
-
-def prepared(config: Config) -> Setup:
-    return prepare(config, ALONE)
 
 
 @pytest.fixture
@@ -71,11 +67,11 @@ def test_folds_hold_out_every_graph_once_and_families_together(members_of: Calla
 
 def test_folds_need_no_raw_data(settings: Settings, tmp_path: Path) -> None:
     """Without data/raw, as after `dvc pull` of the features alone, or with other families there, they are the same."""
-    whole, raw = prepared(settings(ensemble__folds=3)), tmp_path / "other/layout/synthetic/random/train"
+    whole, raw = prepare(settings(ensemble__folds=3), ALONE), tmp_path / "other/layout/synthetic/random/train"
     for name in whole.train:
         write_json(sidecar_path(raw / f"{name}.npz"), {"family": "one"})
     for folder in ("none", "other"):
-        alone = prepared(settings(ensemble__folds=3, paths__raw=tmp_path / folder))
+        alone = prepare(settings(ensemble__folds=3, paths__raw=tmp_path / folder), ALONE)
         assert alone.members == whole.members
         assert alone.key == whole.key
 
@@ -83,19 +79,19 @@ def test_folds_need_no_raw_data(settings: Settings, tmp_path: Path) -> None:
 def test_skipped_graphs_and_graphs_of_few_segments_are_logged_once(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    graphs = prepared(settings()).graphs
+    graphs = prepare(settings(), ALONE).graphs
     counts = [len(graphs.open("train", name).segments) for name in graphs.store.graphs("train")]
     smallest, largest = min(counts), max(counts)
     monkeypatch.setattr(FeatureStore, "skipped", lambda self, split: {"twin": f"all identical in {split}"})
     for sampled, fewer in ((smallest, 0), (smallest + 1, counts.count(smallest)), (largest + 1, 3)):
         caplog.clear()
-        prepared(settings(segments__sampled=sampled))
+        prepare(settings(segments__sampled=sampled), ALONE)
         named = f"segments.sampled={sampled}: {fewer} of 3 training graphs have fewer segments"
         skipped = "layout:synthetic:random: training skips the graph twin: all identical in train"
         warned = [record.getMessage().partition(",")[0] for record in caplog.records]
         assert warned == [*[named] * (fewer > 0), skipped]
     caplog.clear()
-    prepared(settings(method="full", segments__sampled=99))
+    prepare(settings(method="full", segments__sampled=99), ALONE)
     assert len(caplog.records) == 1  # whole graphs sample nothing
 
 
@@ -120,7 +116,7 @@ def test_segments_are_opened_one_by_one(settings: Settings, monkeypatch: pytest.
     monkeypatch.setattr(GraphLoader, "open_partition", open_and_count)
     monkeypatch.setattr(GraphLoader, "open", first_step)
     with pytest.raises(KeyboardInterrupt):
-        prepared(settings(method="gst"))
+        prepare(settings(method="gst"), ALONE)
     assert len(alive) > 2
     assert max(alive) == 1
 
@@ -149,7 +145,7 @@ def test_segments_are_opened_one_by_one(settings: Settings, monkeypatch: pytest.
 def test_a_mistake_writes_nothing(values: dict[str, Any], message: str, settings: Settings, tmp_path: Path) -> None:
     config, before = settings(**values), sorted(tmp_path.rglob("*"))
     with pytest.raises(ConfigError, match=message):
-        prepared(config)
+        prepare(config, ALONE)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -158,7 +154,7 @@ def test_a_mistake_writes_nothing(values: dict[str, Any], message: str, settings
 )
 def test_missing_data_are_refused(method: str, missing: str, settings: Settings, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="featurize" if missing == "features" else "partition"):
-        prepared(settings(**{"method": method, f"paths__{missing}": tmp_path / "none"}))
+        prepare(settings(**{"method": method, f"paths__{missing}": tmp_path / "none"}), ALONE)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +167,7 @@ def test_more_ranks_than_graphs(per_step: int, count: int, named: str, settings:
 
 def test_the_key_has_what_can_change_the_result(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     def key(**values: Any) -> str:
-        return prepared(settings(**values)).key
+        return prepare(settings(**values), ALONE).key
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     first = key()
@@ -195,7 +191,7 @@ def test_the_key_has_what_can_change_the_result(settings: Settings, monkeypatch:
 
 def test_all_libraries_have_the_threads_of_a_training_and_wait_without_a_core(settings: Settings) -> None:
     with threadpool_limits(1):
-        prepared(settings(trainer__threads=2))
+        prepare(settings(trainer__threads=2), ALONE)
         assert {pool["num_threads"] for pool in threadpool_info()} == {torch.get_num_threads()} == {2}
     torch.set_num_threads(1)
     shown = {**{name: value for name, value in os.environ.items() if name[:4] != "OMP_"}, "OMP_DISPLAY_ENV": "true"}
@@ -212,9 +208,9 @@ def test_the_key_has_the_code_of_the_result(method: str, settings: Settings, mon
         digested.append(names)
         return "0" * 64
 
-    first = prepared(settings(method="gst"))
+    first = prepare(settings(method="gst"), ALONE)
     monkeypatch.setattr(prepare_module, "code_digest", digest)
-    other = prepared(settings(method="gst"))
+    other = prepare(settings(method="gst"), ALONE)
     assert other.key != first.key
     assert prepare_module.CODE in digested
 

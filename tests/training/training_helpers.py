@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -30,6 +29,7 @@ from hlorank.training.ranking_module import RankingModule
 from hlorank.training.setup import Member, open_setup
 from hlorank.training.step_data import StepData
 from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
+from tests.servers import free_port
 
 Settings = Callable[..., Config]
 History = Callable[[Path], list[dict[str, str]]]
@@ -117,10 +117,7 @@ def fork_ranks(count: int, task: Callable[[], Any], results: int | None = None) 
     """
     fork = multiprocessing.get_context("fork")
     queue: Any = fork.Queue()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    variables = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    variables = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
 
     def rank(number: int) -> None:
         for name, value in {**variables, "RANK": number, "LOCAL_RANK": number}.items():

@@ -36,9 +36,8 @@ def write(root: Path, place: str = GST) -> Path:
 
 
 @pytest.fixture
-def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return write(tmp_path)
+def written(cwd: Path) -> Path:
+    return write(cwd)
 
 
 def found(name: str) -> list[Run]:
