@@ -10,8 +10,9 @@ from hlorank.data.configurations import LayoutConfigurations, pack_layouts
 from hlorank.data.graph import Graph, Int64
 from hlorank.featurize import relayout
 from hlorank.featurize.index_maps import operand_pairs
+from hlorank.featurize.tile_padding import computed_layouts, tile_padding
 from hlorank.fetch.synthetic_graphs import Program
-from hlorank.hlo.node_features import OPCODES
+from hlorank.hlo.node_features import COLUMNS, OPCODES
 from tests.featurize.small_graphs import graph_of, layout_graph
 
 
@@ -198,6 +199,28 @@ def test_a_reshape_has_one_operand_and_a_square_one_tensor_of_two_slots() -> Non
     assert tensors[:, 3].tolist() == [4, 4, 4]
 
 
+def test_a_tpu_computes_in_the_less_padded_of_two_orders_and_all_but_given_layouts_spread() -> None:
+    """A convolution of batch 16 and 8 features, a window over it, its reshape, and a product of that."""
+    batch = COLUMNS["convolution_output_batch_and_feature"].start
+    graph = graph_of(
+        ("parameter", [16, 9, 9, 4], []),
+        ("convolution", [16, 9, 9, 8], [0]),
+        ("reduce-window", [16, 3, 3, 8], [1]),
+        ("reshape", [144, 8], [2]),
+        ("dot", [144, 8], [3]),
+        ("negate", [144, 8], [4]),
+        columns={1: {batch: 0, batch + 1: 3}},
+    )
+    nodes = np.array([1, 3, 4])
+    given = [[0, 3, 2, 1, -1, -1], [0, 1, -1, -1, -1, -1], [0, 1, -1, -1, -1, -1]]
+    assert computed_layouts(graph, nodes).tolist() == given
+    tensors, uses = relayout.copy_tensors(graph, nodes, np.array([[1, 0, -1], [3, 2, -1], [4, 3, -1]]), on_tpu=True)
+    assert tensors[:, relayout.COLUMN].tolist() == [-1, 0, -1, -1, 2, -1]  # a reshape is not configurable
+    assert tensors[:, relayout.FLEXIBLE].tolist() == [0, 0, 1, 0, 0, 1]
+    assert tensors[[1, 4], relayout.GIVEN].tolist() == [given[0], given[2]]
+    assert uses.tolist() == [[0, 1, 1], [1, 2, 0], [3, 4, 1], [4, 5, 0]]
+
+
 def test_padding_to_the_tiles_of_a_tpu() -> None:
     """At best 24 of 128 lanes of f32[16,9,9,24] are full and all sublanes, of f32[5,3,130] 130 of 256 and 3 of 4."""
     turned = 128 / 16 - 128 / 24
@@ -217,5 +240,5 @@ def test_padding_to_the_tiles_of_a_tpu() -> None:
         kinds, shares = np.full((len(rows), 1), OPCODES[opcode], np.int8), np.full((len(rows), 3), 0.5, np.float32)
         shapes = np.array([row([16, 9, 9, 24], [5, 3, 130], [100], missing=0)] * len(rows), dtype=np.float32)
         layouts = np.array([row([*output], [*first], [0]) for output, first in rows], dtype=np.int8)
-        found = relayout.tile_padding(kinds, shares, layouts, shapes)
+        found = tile_padding(kinds, shares, layouts, shapes)
         np.testing.assert_allclose(found, np.array([*rows.values()]) / 2, rtol=1e-5, atol=1e-6)

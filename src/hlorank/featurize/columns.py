@@ -1,4 +1,6 @@
-"""Numeric columns of nodes before scaling; shapes and layouts in them."""
+"""Numeric columns of nodes before scaling; shapes and layouts in them, and the dimensions that a layout orders."""
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,3 +47,19 @@ def element_bytes(node_feat: NDArray[np.float32]) -> NDArray[np.int64]:
     """Return the size of an element of each node's result, (nodes,) int64; 0 for tuples, tokens and unknown types."""
     one_hot = node_feat[:, ELEMENT_TYPE.start : ELEMENT_TYPE.stop]
     return np.asarray(np.where(one_hot.any(axis=1), ELEMENT_BYTES[one_hot.argmax(axis=1)], 0))
+
+
+def row_major(ranks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the row-major layout of each number of dimensions, (ranks, 6)."""
+    return np.asarray(np.maximum(ranks[:, None] - 1 - np.arange(LAYOUT_DIMS), -1))
+
+
+def without_ones(layouts: NDArray[np.int64], sizes: NDArray[Any]) -> NDArray[np.int64]:
+    """Return layouts (..., 6), minor_to_major padded with -1, without dimensions of size 1, which order nothing.
+
+    `sizes` are (..., 6), 0 for no dimension.
+    """
+    dims = np.pad(sizes, [(0, 0)] * (sizes.ndim - 1) + [(0, 1)])
+    named = np.take_along_axis(np.broadcast_to(dims, (*layouts.shape[:-1], LAYOUT_DIMS + 1)), layouts, axis=-1)
+    order = np.argsort(named <= 1, axis=-1, kind="stable")
+    return np.take_along_axis(np.where(named <= 1, -1, layouts), order, axis=-1)

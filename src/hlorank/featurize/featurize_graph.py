@@ -87,7 +87,7 @@ def _distinct_configurations(
     if not spec.options.operand_layouts:
         codebook, codes = _without_operands(codebook, codes)
     codebook, sizes, costs_of_rows, codes = sized_layouts(graph, tensors, codebook, codes, costs=costs, on_tpu=on_tpu)
-    copies = copy_tensors(graph, node_ids, tensors)
+    copies = copy_tensors(graph, node_ids, tensors, on_tpu)
     return LayoutFeatures(node_of[node_ids], codebook, sizes, costs_of_rows, *copies, codes), row_of
 
 

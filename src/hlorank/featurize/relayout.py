@@ -16,9 +16,10 @@ from scipy.sparse.csgraph import connected_components
 
 from hlorank.data.configurations import LAYOUT_DIMS, LAYOUT_TENSORS, LAYOUT_VALUES
 from hlorank.data.graph import Float32, Graph, Int64
-from hlorank.featurize.columns import DIMS, DIMS_PRODUCT, element_bytes, node_layout
+from hlorank.featurize.columns import DIMS, DIMS_PRODUCT, element_bytes, node_layout, row_major, without_ones
 from hlorank.featurize.features import column_blocks, distinct_rows
 from hlorank.featurize.index_maps import operand_pairs
+from hlorank.featurize.tile_padding import computed_layouts, tile_padding, without_defaults
 from hlorank.hlo.node_features import CONFIGURABLE, DIMENSIONS, OPCODES
 
 Codes = NDArray[np.unsignedinteger[Any]]
@@ -32,16 +33,19 @@ AXES, SHAPE, GIVEN = (slice(4 + place * LAYOUT_DIMS, 4 + (place + 1) * LAYOUT_DI
 """Columns of the tensors that `copy_tensors` returns."""
 
 _LINE_BYTES = 64
-_LANES, _SUBLANES = 128, 8
 _CACHES = np.array([16e3, 48e3, 512e3, 4e6])
 _TENSORS = (-1, len(LAYOUT_TENSORS), LAYOUT_DIMS)
-_TRANSPOSE, _RESHAPE, _CONVOLUTION = OPCODES["transpose"], OPCODES["reshape"], OPCODES["convolution"]
+_TRANSPOSE, _RESHAPE = OPCODES["transpose"], OPCODES["reshape"]
 # Operations whose result may have the shape of an operand, but not each element where the operand has it.
 _MOVING = [
     *(OPCODES[name] for name in (*CONFIGURABLE, "reverse", "sort", "copy", "gather", "scatter", "concatenate", "pad")),
     *(OPCODES[name] for name in ("dynamic-slice", "dynamic-update-slice", "slice", "reduce", "reduce-window")),
     *(OPCODES[name] for name in ("select-and-scatter", "iota", "parameter", "constant", "tuple", "get-tuple-element")),
 ]
+# Operations whose result has the dimensions of an operand in their order, with other sizes.
+_KEEPING = [OPCODES[name] for name in ("pad", "slice", "dynamic-slice", "dynamic-update-slice", "reverse")]
+_KEEPING += [OPCODES["reduce-window"], OPCODES["select-and-scatter"]]
+_GIVEN = [OPCODES[name] for name in ("parameter", "get-tuple-element", "reshape")]
 
 
 def _kept_in_order(before: Int64, after: Int64, sizes: NDArray[Any]) -> tuple[Int64, Int64, NDArray[np.bool_], Any]:
@@ -52,13 +56,7 @@ def _kept_in_order(before: Int64, after: Int64, sizes: NDArray[Any]) -> tuple[In
     dimension outwards, that a copy leaves in place; and the number of elements that stay contiguous.
     """
     dims = np.pad(np.maximum(sizes, 1).astype(np.float64), [(0, 0)] * (sizes.ndim - 1) + [(0, 1)], constant_values=1)
-
-    def without_ones(layouts: Int64) -> Int64:
-        single = np.take_along_axis(dims, layouts % (LAYOUT_DIMS + 1), axis=-1) == 1
-        order = np.argsort(single, axis=-1, kind="stable")
-        return np.asarray(np.take_along_axis(np.where(single, -1, layouts), order, axis=-1))
-
-    before, after = without_ones(before), without_ones(after)
+    before, after = without_ones(before, sizes), without_ones(after, sizes)
     same = np.logical_and.accumulate((before == after) | (after < 0), axis=-1)
     kept = np.take_along_axis(dims, before % (LAYOUT_DIMS + 1), axis=-1)
     return before, after, same, np.where(same, kept, 1).prod(axis=-1)
@@ -78,63 +76,6 @@ def copy_moves(own: NDArray[np.int8], shares: Float32, layouts: NDArray[np.int8]
     columns = np.stack([moved, moved & ~same[..., 0], moved / np.sqrt(run)], axis=2)
     summed: NDArray[np.float64] = (shares[..., None] * columns).sum(axis=1)
     return summed.astype(np.float32)
-
-
-def tile_padding(kinds: NDArray[np.int8], shares: Float32, layouts: NDArray[np.int8], shapes: Float32) -> Float32:
-    """Return the cost of padding output, input and kernel to the tiles of a TPU in `layouts`, as `copy_moves` does.
-
-    The compiler's own choice costs nothing, and a reshape, which follows its operand, neither. `kinds`, (rows, 1), are
-    the opcodes of nodes.
-
-    Returns:
-        (rows, 3): for output, input and kernel, its share times its bytes beyond those of the least padding, relative
-        to those without padding. The output of a convolution has the same two minor dimensions in any layout, so its
-        least padding is that of their two orders.
-    """
-    own, turned, least = _padding(layouts, shapes)
-    of_convolution = (kinds == _CONVOLUTION) & (np.arange(len(LAYOUT_TENSORS)) == 0)
-    extra = own - np.where(of_convolution, np.minimum(own, turned), least)
-    chosen = (layouts.reshape(_TENSORS)[..., 0] >= 0) & (kinds != _RESHAPE)
-    return np.where(chosen, shares * extra, 0).astype(np.float32)
-
-
-def without_defaults(kinds: NDArray[np.int8], layouts: NDArray[np.int8], shapes: Float32) -> NDArray[np.int8]:
-    """Return layouts for a TPU, without outputs of convolutions that have less padding than in the other order.
-
-    The compiler chooses them, so a configuration that names them compiles to the same program as one that does not.
-    Arguments are as of `tile_padding`.
-    """
-    own, turned, _ = _padding(layouts, shapes)
-    result = layouts.copy()
-    result[(kinds[:, 0] == _CONVOLUTION) & (own < turned)[:, 0], :LAYOUT_DIMS] = -1
-    return result
-
-
-def _padding(layouts: NDArray[np.int8], shapes: Float32) -> tuple[NDArray[np.float64], ...]:
-    """Return the bytes of tensors on a TPU relative to those without padding, (rows, 3) each.
-
-    A TPU pads the minor dimension to 128 lanes, and the next one to 8 sublanes, or to 1, 2 or 4 if these are enough.
-    The first array is for the layouts, the second for the other order of their two minor dimensions, the third the
-    least of all layouts. Tensors that do not exist or have no layout have some positive number.
-    """
-    layout, exists = layouts.reshape(_TENSORS).astype(np.int64), shapes.reshape(_TENSORS) > 0
-    dims = np.maximum(shapes.reshape(_TENSORS), 1).astype(np.float64)
-    tiles = np.minimum(2 ** np.ceil(np.log2(dims)), _SUBLANES)
-    lanes, sublanes = (np.ceil(dims / size) * size / dims for size in (_LANES, tiles))
-
-    def padded(minor: Int64, second: Int64) -> NDArray[np.float64]:
-        parts = ((lanes, minor), (sublanes, second))
-        taken = [np.take_along_axis(part, dim[..., None] % LAYOUT_DIMS, axis=-1)[..., 0] for part, dim in parts]
-        return np.asarray(taken[0] * np.where(second < 0, 1, taken[1]))
-
-    pairs = np.where(exists[..., :, None] & exists[..., None, :], lanes[..., :, None] * sublanes[..., None, :], np.inf)
-    pairs[..., range(LAYOUT_DIMS), range(LAYOUT_DIMS)] = np.inf
-    of_vectors = np.where(exists, lanes, np.inf).min(axis=-1)
-    least = pairs.min(axis=(-2, -1))
-    least = np.where(np.isinf(least), of_vectors, least)
-    minor, second = layout[..., 0], layout[..., 1]
-    own = padded(minor, second)
-    return own, np.where(second < 0, own, padded(second, minor)), np.where(np.isinf(least), 1, least)
 
 
 def copied_bytes(before: Int64, after: Int64, sizes: Int64, item_bytes: Int64) -> NDArray[np.float64]:
@@ -160,11 +101,6 @@ def copied_bytes(before: Int64, after: Int64, sizes: Int64, item_bytes: Int64) -
     columns[copies, np.where(minor == 0, 0, 1 + np.searchsorted(_CACHES, touched))] = total
     columns[:, -1] = total / run
     return np.where(same[:, -1:], 0, columns)
-
-
-def row_major(ranks: Int64) -> Int64:
-    """Return the row-major layout of each number of dimensions, (ranks, 6)."""
-    return np.asarray(np.maximum(ranks[:, None] - 1 - np.arange(LAYOUT_DIMS), -1))
 
 
 def own_layouts(graph: Graph, tensors: Int64) -> NDArray[np.int8]:
@@ -252,49 +188,65 @@ def _ordered(shapes: Float32, layouts: NDArray[np.int8]) -> Float32:
     return np.where(named >= 0, sizes, np.float32(0)).reshape(-1, LAYOUT_VALUES)
 
 
-def copy_tensors(graph: Graph, node_ids: Int64, tensors: Int64) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def copy_tensors(
+    graph: Graph, node_ids: Int64, tensors: Int64, on_tpu: bool = False
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return the tensors whose layouts depend on a configuration, and their uses, given the `configured_tensors`.
+
+    On a TPU reshapes, which follow their operands, are not configurable, and all results but these, parameters and
+    elements of tuples take any layout.
 
     Returns:
         (tensors, 22) in topological order: the number of the configurable node whose output it is, or -1; 1 if it takes
         any layout; 1 if nothing uses it; the bytes of an element; of a transpose the operand's dimension that each
-        dimension is, else 0 to 5; its dimensions; and its layout, that of the graph for a parameter of the program and
-        for what nothing uses, else row-major. And (uses, 3), sorted: the tensor, the tensor that is computed
-        from it, and the slot, 1 for input and 2 for kernel of a configurable node, 0 where any layout is taken.
+        dimension is, else 0 to 5; its dimensions; and its layout: of a configurable node on a TPU `computed_layouts`,
+        of a parameter of the program and of what nothing uses that of the graph, else row-major. And (uses, 3), sorted:
+        the tensor, the tensor that is computed from it, and the slot, 1 for input and 2 for kernel of a configurable
+        node, 0 where any layout is taken.
     """
     shape = _whole_numbers(graph.node_feat[:, DIMS])
-    axes = np.tile(np.arange(LAYOUT_DIMS, dtype=np.int32), (graph.nodes, 1))
     configured = np.full(graph.nodes, -1, dtype=np.int32)
-    configured[node_ids] = np.arange(len(node_ids))
-    users, operands = graph.edge_index.T
-
-    transposes = (graph.node_opcode == _TRANSPOSE) & (configured < 0) & (np.bincount(users, minlength=graph.nodes) == 1)
-    known = transposes[users]
-    known[known] = _set_axes(graph, axes, shape, *graph.edge_index[known].T)
-    elementwise = ~np.isin(graph.node_opcode, [*_MOVING, _TRANSPOSE]) & (configured < 0)
-    takes_any = known | (elementwise[users] & (shape[users] == shape[operands]).all(axis=1))
-
+    configured[node_ids] = np.where(on_tpu & (graph.node_opcode[node_ids] == _RESHAPE), -1, np.arange(len(node_ids)))
+    any_layout, axes = _links(graph, shape, configured, on_tpu)
     slots = [np.stack([tensors[:, slot], node_ids, np.full_like(node_ids, slot)], axis=1) for slot in (1, 2)]
     uses = np.concatenate(slots)
     reshaped = (uses[:, 2] == 2) & (graph.node_opcode[uses[:, 1]] == _RESHAPE)
-    uses = uses[(uses[:, 0] >= 0) & ~reshaped]
-    any_layout = np.stack([operands, users, np.zeros_like(users)], axis=1)[takes_any]
+    uses = uses[(uses[:, 0] >= 0) & ~reshaped & (configured[uses[:, 1]] >= 0)]
     ends = configured >= 0
     ends[uses[:, 0]] = True
     any_layout = any_layout[_reaching(graph.nodes, any_layout, ends)]
     uses = np.unique(np.concatenate([uses, any_layout]), axis=0)
 
-    nodes = np.unique(np.concatenate([node_ids, uses[:, :2].ravel()]))
-    flexible = np.zeros(graph.nodes, dtype=bool)
+    nodes = np.unique(np.concatenate([np.flatnonzero(configured >= 0), uses[:, :2].ravel()]))
+    flexible = on_tpu & (configured < 0) & ~np.isin(graph.node_opcode, _GIVEN)
     flexible[any_layout[:, 1]] = True
-    last = np.bincount(operands, minlength=graph.nodes) == 0
+    last = np.bincount(graph.edge_index[:, 1], minlength=graph.nodes) == 0
     scalars = [configured, flexible, last, element_bytes(graph.node_feat)]
     # XLA gives a transpose the layout in which it moves nothing, whatever is demanded of it.
     at_entry = (last & (graph.node_opcode != _TRANSPOSE)) | (graph.node_opcode == OPCODES["parameter"])
     given = np.where(at_entry[:, None], layouts_of(graph), row_major((shape > 0).sum(axis=1)))
+    if on_tpu:
+        given[node_ids] = computed_layouts(graph, node_ids)
     rows = [np.stack([column[nodes] for column in scalars], axis=1), axes[nodes], shape[nodes], given[nodes]]
     uses[:, :2] = np.searchsorted(nodes, uses[:, :2])
     return np.hstack(rows).astype(np.int32), uses.astype(np.int32)
+
+
+def _links(
+    graph: Graph, shape: NDArray[np.int32], configured: NDArray[np.int32], on_tpu: bool
+) -> tuple[Int64, NDArray[np.int32]]:
+    """Return the uses by operations that take any layout, (uses, 3), and the axes of all nodes, (nodes, 6)."""
+    axes = np.tile(np.arange(LAYOUT_DIMS, dtype=np.int32), (graph.nodes, 1))
+    users, operands = graph.edge_index.T
+    transposes = (graph.node_opcode == _TRANSPOSE) & (configured < 0) & (np.bincount(users, minlength=graph.nodes) == 1)
+    known = transposes[users]
+    known[known] = _set_axes(graph, axes, shape, *graph.edge_index[known].T)
+    elementwise = ~np.isin(graph.node_opcode, [*_MOVING, _TRANSPOSE]) & (configured < 0)
+    takes_any = known | (elementwise[users] & (shape[users] == shape[operands]).all(axis=1))
+    if on_tpu:
+        rank = (shape > 0).sum(axis=1)
+        takes_any |= np.isin(graph.node_opcode[users], _KEEPING) & (rank[users] == rank[operands]) & (rank[users] > 0)
+    return np.stack([operands, users, np.zeros_like(users)], axis=1)[takes_any], axes
 
 
 def _whole_numbers(columns: Float32) -> NDArray[np.int32]:

@@ -10,10 +10,12 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from hlorank.data.configurations import LAYOUT_DIMS, LAYOUT_MAX, LAYOUT_MIN, LAYOUT_TENSORS, LAYOUT_VALUES
+from hlorank.data.configurations import LAYOUT_MAX, LAYOUT_MIN, LAYOUT_VALUES
 from hlorank.data.graph import Int64
 from hlorank.featurize import relayout
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, column_blocks, in_chunks
+from hlorank.models.baselines.layout_table import LayoutTable, Numbers
+from hlorank.models.baselines.padded_bytes import PaddedBytes
 from hlorank.models.graph_inputs import InputSizes
 
 _CHUNK_BYTES = 16 * 2**20
@@ -35,8 +37,8 @@ def changed_column(sizes: InputSizes) -> int:
 
 
 def cost_columns(sizes: InputSizes) -> int:
-    """Return the number of columns of `PooledGraph.costs`: sums of padding on a TPU, else those of `CopiedBytes`."""
-    return relayout.COSTS if sizes.on_tpu else COPY_COLUMNS
+    """Return the number of columns of `PooledGraph.costs`: those of `PaddedBytes` on a TPU, else of `CopiedBytes`."""
+    return 1 if sizes.on_tpu else COPY_COLUMNS
 
 
 def _of_nodes(sizes: InputSizes) -> int:
@@ -82,9 +84,7 @@ class PooledGraph:
     def costs(self) -> Callable[[NDArray[np.int64]], NDArray[np.float64]]:
         """Function of distinct layout configurations to what the model `analytical` adds, (rows, `cost_columns`)."""
         assert isinstance(self._graph.configurations, LayoutFeatures)
-        if self._sizes.on_tpu:
-            return self._layouts.padding
-        return CopiedBytes(self._graph.configurations)
+        return (PaddedBytes if self._sizes.on_tpu else CopiedBytes)(self._graph.configurations)
 
     @cached_property
     def _of_graph(self) -> NDArray[np.float32]:
@@ -122,11 +122,6 @@ class _PooledLayouts:
     def __call__(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         return in_chunks(self._pooled, rows, _CHUNK_BYTES // (_CODE_BYTES * max(1, self._codes.shape[1])))
 
-    def padding(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the sums over nodes of what `tile_padding` says: (configurations, `relayout.COSTS`)."""
-        most = _CHUNK_BYTES // (_CODE_BYTES * max(1, self._codes.shape[1]))
-        return in_chunks(lambda part: self._costs[self._codes[part]].sum(axis=1), rows, most)
-
     def _pooled(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         # Sparse: independent of the codebook's length, and each row is summed in the order of its nodes. Sums of
         # float64 that differ only in their order are equal as float32, and so have the same rank.
@@ -153,9 +148,6 @@ COPY_COLUMNS = len(KINDS) * relayout.READS
 _FEW_USES = 16  # of a tensor: each is compared with all others
 _USES = 2**22  # uses of tensors, times configurations, that are in memory at once
 
-Numbers = NDArray[np.int16]
-"""(tensors or uses of them, configurations), numbers of layouts; 0 is none."""
-
 
 class CopiedBytes:
     """Bytes that the configurations of a graph copy, by where and by how a copy reads them.
@@ -178,7 +170,7 @@ class CopiedBytes:
         levels = [_levels(uses, target, len(tensors)) for target in (0, 1)]
         self._from_users = _stages(uses[tensors[uses[:, 0], relayout.FLEXIBLE] > 0], 0, levels[0])
         self._from_operands = _stages(uses[uses[:, 2] == 0], 1, levels[1])
-        self._layouts = _LayoutTable(layouts.codebook, tensors)
+        self._layouts = LayoutTable(layouts.codebook, tensors)
         shapes = np.column_stack([tensors[:, relayout.SHAPE], tensors[:, relayout.ITEM_BYTES]])
         self._shapes, self._shape_of = np.unique(shapes, axis=0, return_inverse=True)
 
@@ -256,47 +248,6 @@ class CopiedBytes:
         return np.asarray(counts @ copies)
 
 
-class _LayoutTable:
-    """The layouts of a graph's tensors by number: minor_to_major padded with -1; number 0 has no dimension."""
-
-    def __init__(self, codebook: NDArray[np.int8], tensors: Int64) -> None:
-        slots = codebook.reshape(-1, LAYOUT_DIMS).astype(np.int64)
-        slots = np.where(_permutes(slots)[:, None], slots, -1)
-        own = relayout.row_major((tensors[:, relayout.SHAPE] > 0).sum(axis=1))
-        given = tensors[:, relayout.GIVEN]
-        given = np.where(
-            _permutes(given)[:, None] & ((given >= 0) == (own >= 0)).all(axis=1, keepdims=True), given, own
-        )
-        table = np.unique(np.concatenate([np.full((1, LAYOUT_DIMS), -1), slots, own, given]), axis=0)
-        transposes, self._transpose = np.unique(tensors[:, relayout.AXES], axis=0, return_inverse=True)
-        renamings = np.stack([transposes, np.argsort(transposes, axis=1)])
-        while True:
-            moved = [_renamed(table, axes) for axes in renamings.reshape(-1, LAYOUT_DIMS)]
-            grown = np.unique(np.concatenate([table, *moved]), axis=0)
-            if len(grown) == len(table):
-                break
-            table = grown
-        self.layouts, self.lengths = table, (table >= 0).sum(axis=1)  # with the number of their dimensions
-        self.of_code = _find(table, slots).reshape(-1, len(LAYOUT_TENSORS)).T  # (3, U), the numbers of the codebook
-        self.own, self.given = _find(table, own), _find(table, given)  # of each tensor, row-major and at entry
-        alike = self.lengths == np.arange(LAYOUT_DIMS + 1)[:, None]
-        self._fitting = np.where(alike, np.arange(len(table)), 0).astype(np.int16)
-        renamed = [_find(table, _renamed(table, axes)) for axes in renamings.reshape(-1, LAYOUT_DIMS)]
-        self._renamed = np.array(renamed, np.int16).reshape(2, len(transposes), len(table))
-
-    def fitting(self, tensors: Int64, numbers: Numbers) -> Numbers:
-        """Return the layouts that have all dimensions of their tensors, none for others."""
-        return np.asarray(self._fitting[self.lengths[self.own[tensors]][:, None], numbers])
-
-    def for_operands(self, tensors: Int64, numbers: Numbers) -> Numbers:
-        """Return the layouts that the operands of tensors need so that the tensors have layouts without a copy."""
-        return np.asarray(self._renamed[0, self._transpose[tensors][:, None], numbers])
-
-    def from_operands(self, tensors: Int64, numbers: Numbers) -> Numbers:
-        """Return the layouts that tensors have without a copy, given the layouts of their operands."""
-        return np.asarray(self._renamed[1, self._transpose[tensors][:, None], numbers])
-
-
 def _numbers_within(groups: Int64) -> Int64:
     """Return the number of each element within its group, of sorted groups."""
     return np.asarray(np.arange(len(groups)) - np.searchsorted(groups, groups))
@@ -318,22 +269,3 @@ def _stages(uses: Int64, target: int, levels: Int64) -> list[Int64]:
     keys = np.stack([levels[uses[:, target]], _numbers_within(uses[:, target])])
     order = np.lexsort(keys[::-1])
     return np.split(uses[order], 1 + np.flatnonzero(np.diff(keys[:, order]).any(axis=0))) if len(uses) else []
-
-
-def _permutes(layouts: Int64) -> NDArray[np.bool_]:
-    """Return which layouts, (layouts, 6), are permutations of their first dimensions, padded with -1."""
-    ranks = (layouts >= 0).sum(axis=1)
-    in_front = (layouts >= 0) == (np.arange(LAYOUT_DIMS) < ranks[:, None])
-    complete = np.sort(layouts, axis=1) == relayout.row_major(ranks)[:, ::-1]
-    return np.asarray((in_front & complete).all(axis=1))
-
-
-def _renamed(table: Int64, axes: Int64) -> Int64:
-    """Return layouts (..., 6) with other names of dimensions; dimensions beyond the transposed ones keep theirs."""
-    return np.asarray(np.where(table >= 0, axes[table], -1))
-
-
-def _find(table: Int64, layouts: Int64) -> NDArray[np.int16]:
-    """Return the rows of layouts in a sorted table."""
-    radix = (LAYOUT_DIMS + 1) ** np.arange(LAYOUT_DIMS)[::-1]
-    return np.searchsorted((table + 1) @ radix, (layouts + 1) @ radix).astype(np.int16)

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlorank.data.graph import check_array
-from hlorank.featurize.relayout import COSTS
 from hlorank.files import DataError
 from hlorank.models.baselines.pooled_features import COPY_COLUMNS, PooledGraph
 
@@ -103,7 +102,7 @@ class Linear(Predictor):
 class Analytical(Predictor):
     """Time that layouts cost: score = sum of weight * cost over the columns of `PooledGraph.costs`."""
 
-    weight: NDArray[np.float64]  # (`cost_columns`,), at least 0; of copies in ns for a byte
+    weight: NDArray[np.float64]  # (`cost_columns`,), at least 0, in ns for a byte
 
     def score(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Compute the sums: (configurations,) float64."""
@@ -111,7 +110,7 @@ class Analytical(Predictor):
 
     def check(self, columns: int) -> None:  # noqa: ARG002 - it reads no pooled features
         """Check the weights."""
-        check_array("weight", self.weight, np.float64, (COSTS if len(self.weight) == COSTS else COPY_COLUMNS,))
+        check_array("weight", self.weight, np.float64, (1 if len(self.weight) == 1 else COPY_COLUMNS,))
         check_values("weight", np.isfinite(self.weight) & (self.weight >= 0), "finite numbers of at least 0")
 
 
