@@ -43,11 +43,15 @@ class PaddedBytes:
         self._frame, links = np.zeros(len(tensors), dtype=np.int64), self._free[inside[self._free[:, :2]].all(axis=1)]
         ends = np.ones(len(links)), (links[:, 0], links[:, 1])
         _, self._group = connected_components(coo_array(ends, shape=(len(tensors),) * 2), directed=False)
-        self._maps = self._maps_to_group(links)
+        self._maps = np.array(self._maps_to_group(links), dtype=np.int16)
+        self._inverse = np.argsort(self._maps, axis=1).astype(np.int16)
         around = self._free[(self._columns[self._free[:, 0]] >= 0) & inside[self._free[:, 1]]]
         self._asking = inside[self._read[:, 0]]
         self._results, self._operands = around[np.argsort(around[:, 0])], self._read[self._asking]
-        self._seeds = np.argsort(np.concatenate([self._results[:, 0], self._operands[:, 1]]), kind="stable")
+        nodes = np.concatenate([self._results[:, 0], self._operands[:, 1]])
+        groups = self._group[np.concatenate([self._results[:, 1], self._operands[:, 0]])]
+        self._seeds = np.lexsort((nodes, groups))  # what has a layout for a group, of each group by node
+        self._seeded, self._starts = np.unique(groups[self._seeds], return_index=True)
 
         first = np.zeros(self._group.max(initial=-1) + 1, dtype=np.int16)
         first[self._group[::-1]] = table.own[::-1]
@@ -95,9 +99,11 @@ class PaddedBytes:
         changed = assigned[sources] != self._default[sources, None]
         asked = (numbers != 0) & (numbers != self._default[tensors, None])
         seen = np.concatenate([self._seen(self._results, assigned), self._mapped(tensors, numbers)])
-        groups, active = self._group[np.append(self._results[:, 1], tensors)], np.concatenate([changed, asked])
-        for seed in self._seeds:
-            first[groups[seed]] = np.where(active[seed], seen[seed], first[groups[seed]])
+        active, places = np.concatenate([changed, asked])[self._seeds], np.arange(len(self._seeds))[:, None]
+        if len(places):
+            last = np.maximum.reduceat(np.where(active, places, -1), self._starts, axis=0)
+            chosen = np.take_along_axis(seen[self._seeds], last, axis=0)
+            first[self._seeded] = np.where(last < 0, first[self._seeded], chosen)
         return first
 
     def _computed(self, tensors: Int64, numbers: Numbers) -> Numbers:
@@ -142,9 +148,8 @@ class PaddedBytes:
 
     def _mapped(self, tensors: Int64, numbers: Numbers) -> Numbers:
         """Return the layouts of the first tensors of groups, given those of others."""
-        inverse = np.argsort(self._maps, axis=1)
-        return inverse[self._frame[tensors][:, None], numbers].astype(np.int16)
+        return self._inverse[self._frame[tensors][:, None], numbers]
 
     def _spread(self, first: Numbers) -> Numbers:
         """Return the layouts of all tensors, given those of the first tensors of groups."""
-        return np.array(self._maps, dtype=np.int16)[self._frame[:, None], first[self._group]]
+        return self._maps[self._frame[:, None], first[self._group]]
