@@ -200,7 +200,7 @@ def test_a_reshape_has_one_operand_and_a_square_one_tensor_of_two_slots() -> Non
 
 
 def test_a_tpu_computes_in_the_less_padded_of_two_orders_and_all_but_given_layouts_spread() -> None:
-    """A convolution of batch 16 and 8 features, a window over it, its reshape, and a product of that."""
+    """A convolution of batch 16 and 8 features, a window over it, its reshape, a product of that, and more columns."""
     batch = COLUMNS["convolution_output_batch_and_feature"].start
     graph = graph_of(
         ("parameter", [16, 9, 9, 4], []),
@@ -209,16 +209,18 @@ def test_a_tpu_computes_in_the_less_padded_of_two_orders_and_all_but_given_layou
         ("reshape", [144, 8], [2]),
         ("dot", [144, 8], [3]),
         ("negate", [144, 8], [4]),
+        ("parameter", [144, 4], []),
+        ("concatenate", [144, 20], [5, 6, 4]),
         columns={1: {batch: 0, batch + 1: 3}},
     )
     nodes = np.array([1, 3, 4])
     given = [[0, 3, 2, 1, -1, -1], [0, 1, -1, -1, -1, -1], [0, 1, -1, -1, -1, -1]]
     assert computed_layouts(graph, nodes).tolist() == given
     tensors, uses = relayout.copy_tensors(graph, nodes, np.array([[1, 0, -1], [3, 2, -1], [4, 3, -1]]), on_tpu=True)
-    assert tensors[:, relayout.COLUMN].tolist() == [-1, 0, -1, -1, 2, -1]  # a reshape is not configurable
-    assert tensors[:, relayout.FLEXIBLE].tolist() == [0, 0, 1, 0, 0, 1]
+    assert tensors[:, relayout.COLUMN].tolist() == [-1, 0, -1, -1, 2, -1, -1]  # a reshape is not configurable
+    assert tensors[:, relayout.FLEXIBLE].tolist() == [0, 0, 1, 0, 0, 1, 1]
     assert tensors[[1, 4], relayout.GIVEN].tolist() == [given[0], given[2]]
-    assert uses.tolist() == [[0, 1, 1], [1, 2, 0], [3, 4, 1], [4, 5, 0]]
+    assert uses.tolist() == [[0, 1, 1], [1, 2, 0], [3, 4, 1], [4, 5, 0], [4, 6, 0], [5, 6, 0]]  # the largest operands
 
 
 def test_padding_to_the_tiles_of_a_tpu() -> None:

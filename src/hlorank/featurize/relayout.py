@@ -35,7 +35,7 @@ AXES, SHAPE, GIVEN = (slice(4 + place * LAYOUT_DIMS, 4 + (place + 1) * LAYOUT_DI
 _LINE_BYTES = 64
 _CACHES = np.array([16e3, 48e3, 512e3, 4e6])
 _TENSORS = (-1, len(LAYOUT_TENSORS), LAYOUT_DIMS)
-_TRANSPOSE, _RESHAPE = OPCODES["transpose"], OPCODES["reshape"]
+_TRANSPOSE, _RESHAPE, _CONCATENATE = OPCODES["transpose"], OPCODES["reshape"], OPCODES["concatenate"]
 # Operations whose result may have the shape of an operand, but not each element where the operand has it.
 _MOVING = [
     *(OPCODES[name] for name in (*CONFIGURABLE, "reverse", "sort", "copy", "gather", "scatter", "concatenate", "pad")),
@@ -45,7 +45,7 @@ _MOVING = [
 # Operations whose result has the dimensions of an operand in their order, with other sizes.
 _KEEPING = [OPCODES[name] for name in ("pad", "slice", "dynamic-slice", "dynamic-update-slice", "reverse")]
 _KEEPING += [OPCODES["reduce-window"], OPCODES["select-and-scatter"]]
-_GIVEN = [OPCODES[name] for name in ("parameter", "get-tuple-element", "reshape")]
+_GIVEN = [OPCODES["parameter"], OPCODES["reshape"]]
 
 
 def _kept_in_order(before: Int64, after: Int64, sizes: NDArray[Any]) -> tuple[Int64, Int64, NDArray[np.bool_], Any]:
@@ -193,8 +193,8 @@ def copy_tensors(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return the tensors whose layouts depend on a configuration, and their uses, given the `configured_tensors`.
 
-    On a TPU reshapes, which follow their operands, are not configurable, and all results but these, parameters and
-    elements of tuples take any layout.
+    On a TPU reshapes, which follow their operands, are not configurable, all results but these and parameters take any
+    layout, and a concatenation shares that of its largest operands.
 
     Returns:
         (tensors, 22) in topological order: the number of the configurable node whose output it is, or -1; 1 if it takes
@@ -245,7 +245,11 @@ def _links(
     takes_any = known | (elementwise[users] & (shape[users] == shape[operands]).all(axis=1))
     if on_tpu:
         rank = (shape > 0).sum(axis=1)
-        takes_any |= np.isin(graph.node_opcode[users], _KEEPING) & (rank[users] == rank[operands]) & (rank[users] > 0)
+        sizes, largest = shape.prod(axis=1, where=shape > 0, dtype=np.float64), np.zeros(graph.nodes)
+        np.maximum.at(largest, users, sizes[operands])
+        keeping = np.isin(graph.node_opcode[users], _KEEPING)
+        keeping |= (graph.node_opcode[users] == _CONCATENATE) & (sizes[operands] == largest[users])
+        takes_any |= keeping & (rank[users] == rank[operands]) & (rank[users] > 0)
     return np.stack([operands, users, np.zeros_like(users)], axis=1)[takes_any], axes
 
 

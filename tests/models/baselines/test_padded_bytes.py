@@ -26,40 +26,36 @@ def moved(tensors: list[list[int]], uses: list[list[int]], configurations: list[
     return [*map(float, column)]
 
 
-def test_another_order_of_a_result_is_a_copy_and_what_is_returned_keeps_its_layout() -> None:
-    assert moved(
-        [tensor(0, last=True)], [], [[[layout, NONE, NONE]] for layout in (NONE, ROW, [2], TURNED, OTHER)]
-    ) == [
-        *[OF_ROW] * 3,  # a layout of the minor dimension has the others in their order
-        OF_TURNED + OF_TURNED + OF_ROW,
-        OF_ROW + 2 * (OF_ROW + OF_OTHER),
-    ]
+def test_a_result_is_computed_in_the_order_in_which_it_is_used() -> None:
+    """A configurable node whose result is returned, or whose negative another one reads."""
+    layouts = [[[layout, NONE, NONE]] for layout in (NONE, ROW, [2], TURNED, OTHER)]
+    assert moved([tensor(0, last=True)], [], layouts) == [OF_ROW] * 5
+    demands = [[*layout, [NONE, OTHER, NONE]] for layout in layouts]
+    assert moved([tensor(0), tensor(), tensor(1)], [[0, 1, 0], [1, 2, 1]], demands) == [
+        first + OF_ROW + OF_OTHER + OF_ROW + (first + OF_OTHER) + (OF_OTHER + OF_ROW)
+        for first in (OF_ROW, OF_ROW, OF_ROW, OF_TURNED, OF_ROW)
+    ]  # results, the negative as it is demanded, and as it is read, and the copies of a result to it, and to be read
 
 
 def test_an_operand_is_read_in_two_orders_and_copied_from_others_once() -> None:
-    """A configurable node, another one that reads its result twice."""
-    tensors, uses, rest = [tensor(0), tensor(1)], [[0, 1, 1], [0, 1, 2]], [NONE, NONE]
-    results = [[[layout, *rest], [NONE, *rest]] for layout in (NONE, TURNED, OTHER)]
-    demands = [[[NONE, *rest], [NONE, layout, NONE]] for layout in (TURNED, OTHER)]
-    assert moved(tensors, uses, results + demands) == [
-        2 * OF_ROW + 2 * OF_ROW,
-        OF_TURNED + OF_ROW + 2 * OF_TURNED,
-        2 * OF_ROW + 2 * OF_ROW + (OF_ROW + OF_OTHER) + (OF_OTHER + OF_ROW),
-        2 * OF_ROW + OF_TURNED + OF_ROW + (OF_ROW + OF_TURNED),
-        2 * OF_ROW + 2 * OF_ROW + (OF_ROW + OF_OTHER) + (OF_OTHER + OF_ROW),
+    """A program's parameter, a configurable node that reads it twice."""
+    tensors, uses = [[-1, 0, *tensor()[2:]], tensor(0)], [[0, 1, 1], [0, 1, 2]]
+    demands = [[[NONE, NONE, NONE]], [[NONE, TURNED, TURNED]], [[NONE, TURNED, NONE]], [[NONE, OTHER, OTHER]]]
+    assert moved(tensors, uses, demands) == [
+        OF_ROW + 2 * OF_ROW,
+        OF_ROW + 2 * OF_TURNED + (OF_ROW + OF_TURNED),
+        OF_ROW + OF_TURNED + OF_ROW + (OF_ROW + OF_TURNED),
+        OF_ROW + 2 * OF_ROW + (OF_ROW + OF_OTHER) + (OF_OTHER + OF_ROW),
     ]
 
 
-def test_the_last_node_with_another_layout_decides_for_a_group_and_a_transpose_renames() -> None:
-    """Two configurable nodes, their sum, and the transpose of it, which is returned."""
-    tensors = [tensor(0), tensor(1), tensor(), tensor(last=True, axes=(2, 1, 0))]
-    uses, at_end = [[0, 2, 0], [1, 2, 0], [2, 3, 0]], OF_ROW + OF_TURNED
+def test_the_last_node_with_another_layout_decides_for_a_group() -> None:
+    """Two configurable nodes, their sum, its transpose, and the transpose's negative, which is returned."""
+    transposed = tensor(axes=(2, 1, 0))
+    negative = [-1, 1, 1, *tensor()[3:10], *transposed[10:]]
+    tensors, uses = [tensor(0), tensor(1), tensor(), transposed, negative], [[0, 2, 0], [1, 2, 0], [2, 3, 0], [3, 4, 0]]
     pairs = [[[layout, NONE, NONE] for layout in pair] for pair in product((NONE, TURNED), repeat=2)]
-    assert moved(tensors, uses, pairs) == [
-        3 * OF_ROW,  # two results, and what is returned; no kernel reads the sum
-        *[OF_ROW + 2 * OF_TURNED + (OF_ROW + OF_TURNED) + at_end] * 2,  # a copy of the other result
-        3 * OF_TURNED + at_end,
-    ]
+    assert moved(tensors, uses, pairs) == [3 * OF_ROW, *[3 * OF_TURNED + (OF_ROW + OF_TURNED)] * 3]
 
 
 def test_configurations_are_independent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,10 +107,12 @@ def test_the_weights_of_a_machine_are_found(data_of: DataOf, monkeypatch: pytest
 
     monkeypatch.setattr(GraphFeatures, "targets", targets)
     (candidate,) = fit_analytical(store, names, config.baseline, config.seed).candidates
-    graph = store.open("valid", store.graphs("valid")[0])
-    rows, labels = targets(graph)
+    rows, labels = targets(graph := store.open("valid", store.graphs("valid")[0]))
     scores = candidate.predictor.score(PooledGraph(graph, sizes), rows)
     np.testing.assert_allclose(scores - scores[0], labels - labels[0], rtol=0.02, atol=0.02 * labels.std())
+    strong = config.baseline.model_copy(update={"strengths": [1e9]})
+    (candidate,) = fit_analytical(store, names, strong, config.seed, np.full(COPY_COLUMNS, -1.0)).candidates
+    np.testing.assert_array_equal(cast("Analytical", candidate.predictor).weight, 1)  # not 0, which ranks nothing
 
 
 def test_trees_are_those_of_scikit_learn() -> None:

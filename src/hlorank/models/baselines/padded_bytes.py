@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from hlorank.data.configurations import LAYOUT_DIMS
 from hlorank.data.graph import Int64
 from hlorank.featurize import relayout
 from hlorank.featurize.features import LayoutFeatures, in_chunks
@@ -20,11 +21,12 @@ class PaddedBytes:
     """Bytes that the kernels of a TPU read and write, (configurations, 1), after an assignment of layouts.
 
     Of each convolution and dot the compiler computes the result, and reads the operands, in one of two orders of the
-    two minor dimensions; `computed_layouts` says which one it takes for a result where nothing is configured. A
-    configured layout of another order is a copy. The tensors of operations of any layout that have a link are a group
-    and have one layout: of the configured layouts around it that are not the compiler's choice, that of the last node;
-    without any, that which the first node around it computes. What the program takes and returns keeps its layout.
-    There is a copy of each tensor that is used in an order other than its own.
+    two minor dimensions; `computed_layouts` says which one it takes for a result where nothing is configured. The
+    tensors of operations of any layout that have a link are a group and have one layout: of the configured layouts
+    around it that are not the compiler's choice, that of the last node; without any, that which the first node around
+    it computes. What the program takes and returns keeps its layout. There is a copy of each tensor that is used in an
+    order other than its own. A result is computed in the order in which it is used, else in the configured one, if
+    that is one of the two, else in the compiler's; a transpose, a copy itself, is written as it is used.
 
     Counted are results, operands and copies, and the tensors of groups that another kernel reads.
     """
@@ -35,7 +37,10 @@ class PaddedBytes:
         self._codes, self._uses, self._table, self._columns = layouts.codes, uses, table, tensors[:, relayout.COLUMN]
         self._inside = inside = tensors[:, relayout.FLEXIBLE] > 0
         self._read, self._free = uses[uses[:, 2] > 0], uses[uses[:, 2] == 0]
-        self._outputs, self._last = np.flatnonzero(self._columns >= 0), np.flatnonzero(tensors[:, relayout.LAST])
+        self._outputs = np.flatnonzero(self._columns >= 0)
+        self._last = np.flatnonzero(tensors[:, relayout.LAST])
+        self._returned = np.intersect1d(self._outputs, self._last)
+        self._moves = (tensors[:, relayout.AXES] == np.arange(LAYOUT_DIMS)).all(axis=1)  # what is no transpose
         shapes = np.column_stack([tensors[:, relayout.SHAPE], tensors[:, relayout.ITEM_BYTES]])
         shapes, self._shape_of = np.unique(shapes, axis=0, return_inverse=True)
         self._bytes, self._order, self._turned = padded_orders(table.layouts, shapes)
@@ -73,21 +78,25 @@ class PaddedBytes:
         configured = np.ascontiguousarray(table.of_code[:, np.asarray(self._codes[rows]).T])
         assigned = np.repeat(self._default[:, None], len(rows), axis=1)
         results = table.fitting(self._outputs, configured[0, self._columns[self._outputs]])
-        results = assigned[self._outputs] = np.where(results, results, assigned[self._outputs])
+        assigned[self._outputs] = np.where(results, results, assigned[self._outputs])
         demands = table.fitting(read, configured[slots, self._columns[users]])
         assigned = np.where(self._inside[:, None], self._spread(self._of_groups(assigned, demands)), assigned)
 
         demands = np.where(demands, demands, self._computed(read, assigned[read]))
-        operands, computed = self._computed(read, demands), self._computed(self._outputs, results)
+        operands, every = self._computed(read, demands), np.concatenate([read, used])
         wanted = np.concatenate([demands, table.for_operands(self._free[:, 1], assigned[self._free[:, 1]])])
-        every = np.concatenate([read, used])
+        assigned[self._outputs] = self._computed(self._outputs, assigned[self._outputs])
+        assigned[self._returned] = self._default[self._returned, None]
+        before, uses = assigned[every], np.flatnonzero(self._columns[every] >= 0)[::-1]
+        fits = (wanted[uses] != 0) & (self._computed(every[uses], wanted[uses]) == wanted[uses])
+        before[uses] = np.where(fits, wanted[uses], before[uses])
+        assigned[every[uses]] = before[uses]  # the first use is the last to be written
         moved = [
-            self._padded(self._outputs, computed),
+            self._padded(self._outputs, assigned[self._outputs]),
             self._padded(read, operands),
             self._padded(self._passed, assigned[self._passed]),
-            self._copied(self._outputs, computed, results),
             self._copied(read, demands, operands),
-            self._copied(every, assigned[every], wanted),
+            self._copied(every, before, wanted),
             self._copied(self._last, assigned[self._last], self._default[self._last, None]),
         ]
         return np.asarray(sum(part.sum(axis=0) for part in moved))[:, None]
@@ -119,6 +128,7 @@ class PaddedBytes:
         """Return the bytes of copies, one of each tensor at most, though it has many rows."""
         shapes = self._shape_of[tensors][:, None]
         moved = (self._order[shapes, before] != self._order[shapes, after]) & (before != 0) & (after != 0)
+        moved &= self._moves[tensors, None]
         both = np.where(moved, self._padded(tensors, before) + self._padded(tensors, after), 0)
         order = np.argsort(tensors, kind="stable")
         starts = np.flatnonzero(np.diff(tensors[order], prepend=-1))

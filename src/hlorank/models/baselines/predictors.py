@@ -110,7 +110,9 @@ class Analytical(Predictor):
 
     def check(self, columns: int) -> None:  # noqa: ARG002 - it reads no pooled features
         """Check the weights."""
-        check_array("weight", self.weight, np.float64, (1 if len(self.weight) == 1 else COPY_COLUMNS,))
+        if self.weight.size not in (1, COPY_COLUMNS):
+            raise DataError("weight", f"1 or {COPY_COLUMNS} numbers; train the model again", self.weight.size)
+        check_array("weight", self.weight, np.float64, (self.weight.size,))
         check_values("weight", np.isfinite(self.weight) & (self.weight >= 0), "finite numbers of at least 0")
 
 

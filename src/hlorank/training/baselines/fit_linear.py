@@ -89,7 +89,8 @@ def fit_analytical(
     of a configuration, less their means over the graph, and s the standard deviation of t there, a candidate minimizes
     mean(((t - w . x) / s)^2) + strength |w scale|^2 for w >= 0 (Lawson and Hanson, "Solving Least Squares Problems",
     1974); the scale of a column is the root mean square of x / s. An epoch is the number of a strength, the loss is the
-    mean above, and a step is a solution. Of a graph with too many configurations, evenly spaced rows are read.
+    mean above, and a step is a solution. If all weights would be 0, all are 1. Of a graph with too many configurations,
+    evenly spaced rows are read.
 
     With the weights `prior` of another model the penalty is that of w - prior, as large as for `_PRIOR_ROWS` rows.
     """
@@ -109,6 +110,7 @@ def fit_analytical(
         penalty = np.sqrt(strength * rows)
         left = np.concatenate([triangle[:, :-1], penalty * np.eye(columns)])
         weight = nnls(left, np.append(triangle[:, -1], penalty * center))[0]
+        weight = weight if weight.any() else scale[:-1]  # the sum of bytes still ranks
         loss = float(np.mean((system[:, -1] - (system[:, :-1] / scale[:-1]) @ weight) ** 2))
         candidates.append(Candidate(Analytical(weight / scale[:-1]), number, 1, loss))
     return Fit(candidates, (time.perf_counter() - start) / len(candidates))
