@@ -137,8 +137,7 @@ def test_best_of_a_sweep(log: Log, tracking: TrackingConfig, call: Command, monk
     monkeypatch.setenv(PARENT_VARIABLE, parent)
     claim(tracking, before)
     assert [training["run_id"] for training in best(call, "--sweep", "one")] == [before]
-    error = call.error("best", "--sweep", "one", "--collection", "tile:gpu")
-    assert "tile:gpu in the sweep 'one'" in error
+    assert "tile:gpu in the sweep 'one'" in call.error("best", "--sweep", "one", "--collection", "tile:gpu")
 
 
 def test_errors_of_best(tracking: TrackingConfig, call: Command) -> None:

@@ -156,8 +156,7 @@ def measured_graphs(draw: st.DrawFn) -> MeasuredGraph:
         *orders, first, second, third = draw(dims)
         for start, layout_, rank in zip((0, 6, 12), orders, (first, second, third), strict=True):
             values[(*place, slice(start, start + rank))] = layout_[:rank]
-    configurations = LayoutConfigurations.from_chunks(node_ids, [values])
-    return MeasuredGraph("graph", graph, configurations, Measurements(runtime))
+    return MeasuredGraph("graph", graph, LayoutConfigurations.from_chunks(node_ids, [values]), Measurements(runtime))
 
 
 @same_folder

@@ -70,8 +70,7 @@ def test_every_score_is_read_to_the_last_digit(tmp_path: Path, scores: Arrays) -
 
 
 def test_tables_with_a_byte_order_mark_arrays_and_submissions_are_scores(tmp_path: Path) -> None:
-    arrays = {"unet.b2": np.array([3, 1, 2]), "mlp": np.array([0.5], dtype=np.float32)}
-    save(tmp_path / "scores.npz", arrays)
+    save(tmp_path / "scores.npz", {"unet.b2": np.array([3, 1, 2]), "mlp": np.array([0.5], dtype=np.float32)})
     for name, text, expected in (
         ("scores.npz", "", {"unet.b2": [3.0, 1.0, 2.0], "mlp": [0.5]}),
         ("s.csv", "\ufeffgraph,configuration,score\r\na,0,1\r\n\r\n", {"a": [1.0]}),

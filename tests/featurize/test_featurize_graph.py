@@ -221,8 +221,7 @@ def test_real_layouts(shared_data: Path, path: str, configurations: int, distinc
     assert len(features.configurations.codebook) == codebook
     assert features.configurations.codes.dtype == np.uint8
     # Every dimension that a layout names has a size, so the operands are in the right order.
-    named = features.configurations.codebook >= 0
-    np.testing.assert_array_equal(features.configurations.sizes > 0, named)
+    np.testing.assert_array_equal(features.configurations.sizes > 0, features.configurations.codebook >= 0)
     # Every tensor of rank 1 and more has a layout in the real files.
     rank = (measured.graph.node_feat[:, 21:27] > 0).sum(axis=1)
     assert ((features.node_layout >= 0).sum(axis=1) == rank).all()

@@ -141,8 +141,7 @@ def test_what_a_copy_keeps() -> None:
     own = np.array([row([3, 2, 1, 0])] * len(changes), dtype=np.int8)
     layouts = np.array([row([*layout]) for layout in changes], dtype=np.int8)
     shapes = np.array([row([1, 4, 5, 6], missing=0)] * len(changes), dtype=np.float32)
-    shares = np.array([[0.5, 0.25, 0.125]] * len(changes), dtype=np.float32)
-    moves = relayout.copy_moves(own, shares, layouts, shapes)
+    moves = relayout.copy_moves(own, np.array([[0.5, 0.25, 0.125]] * len(changes), dtype=np.float32), layouts, shapes)
     assert moves.dtype == np.float32
     np.testing.assert_allclose(moves, [[0.5 * weight for weight in weights] for weights in changes.values()], rtol=1e-6)
 

@@ -110,8 +110,7 @@ def test_bounds_of_tpus_are_those_of_what_is_reduced() -> None:
     assert [found[f"tile[{i}]"] for i in range(3)] == [256, 6, 4]
     vector = program.add("exponential", (4096,), [program.add("parameter", (4096,))])
     assert vector == len(program) - 1
-    found = columns(program.graph(), tile([3], []), "tile_shares", on_tpu=True)
-    assert found["tile[0]"] == 3 * 1024
+    assert columns(program.graph(), tile([3], []), "tile_shares", on_tpu=True)["tile[0]"] == 3 * 1024
 
 
 def test_the_largest_bounds_of_tpu_kernels_are_those_of_whole_shapes(shared_data: Path) -> None:

@@ -153,8 +153,7 @@ def test_lossy_features_are_logged(tmp_path: Path, module: HloModuleProto, caplo
     module.computations[1].instructions[0].shape.element_type = 21
     module.computations[1].instructions[1].shape.is_dynamic_dimension.extend([True, False])
     (tmp_path / "a.pb").write_bytes(module.SerializeToString())
-    measured = only(tmp_path / "a.pb")
-    assert measured.graph.node_opcode.tolist() == [0, 63, 34, 14]
+    assert only(tmp_path / "a.pb").graph.node_opcode.tolist() == [0, 63, 34, 14]
     opcodes, types, dynamic, dimensions = caplog.messages
     assert all(message.startswith(f"{tmp_path}/a.pb: ") for message in caplog.messages)
     assert opcodes.endswith(": 'ragged-dot' (1)")

@@ -109,8 +109,7 @@ def test_quick_measurements_of_batches_compare(
     monkeypatch.setattr(layouts, "timer", timer)
     batch = np.stack([constraining(space, count) for count in (2, 3, 1)])
     for _ in range(2):
-        found = layouts.quick(batch, np.random.default_rng(0))
-        np.testing.assert_allclose(found, [3.0, np.inf, 2.0])
+        np.testing.assert_allclose(layouts.quick(batch, np.random.default_rng(0)), [3.0, np.inf, 2.0])
 
 
 def test_after_the_deadline_or_without_mappings_nothing_new_is_compiled(

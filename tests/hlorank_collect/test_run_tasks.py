@@ -158,8 +158,7 @@ def test_a_child_ends_after_its_killed_parent(tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_estimates(tmp_path: Path) -> None:
     body = "at('compile', 'b' if task.left_out else 'a'); time.sleep(600)"
-    call = "[*run_tasks.in_threads(measure, [TASK])]"
-    status, (pid,) = parent(tmp_path, body, "os.killpg(0, signal.SIGINT)", call)
+    status, (pid,) = parent(tmp_path, body, "os.killpg(0, signal.SIGINT)", "[*run_tasks.in_threads(measure, [TASK])]")
     assert (status, psutil.pid_exists(pid)) == (-signal.SIGINT, False)
 
 

@@ -138,8 +138,7 @@ def test_members_are_averaged_over_orders_and_share_their_plans(
         return plan(self, rows, recipe)
 
     monkeypatch.setattr(GraphInputs, "plan", recorded)
-    trained = load_trained(tmp_path, MEMORY)
-    np.testing.assert_array_equal(trained.score(features, partition), mean_of_members(scores))
+    np.testing.assert_array_equal(load_trained(tmp_path, MEMORY).score(features, partition), mean_of_members(scores))
     assert len(planned) == 3 * -(-features.distinct // 30) * len(graph.segments)
 
 

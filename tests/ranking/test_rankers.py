@@ -106,8 +106,7 @@ def test_a_program_is_ranked_by_the_ranker_of_the_package_as_by_the_command(
     assert len(ranking.changes) == len(ranking.top[0]["changes"])
     assert repr(ranking).splitlines()[0].endswith("by layout.cpu")
     assert ranking._repr_html_().count("<tr") == 4 + (len(ranking.changes) + 1 if len(ranking.changes) else 0)
-    exported = ranking.export(tmp_path / "chosen", rank=2)[0]
-    assert json.loads(exported.read_text())["rank"] == 2
+    assert json.loads(ranking.export(tmp_path / "chosen", rank=2)[0].read_text())["rank"] == 2
     with pytest.raises(DataError, match="rank"):
         ranking.export(tmp_path / "chosen", rank=4)
     assert "runtime_ns" in hlorank.rank(files["npz"]).table.columns

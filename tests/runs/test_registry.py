@@ -122,8 +122,7 @@ def test_changed_data(make_run: MakeRun) -> None:
     assert not other.champion
     for named in ("data new", "version 1, on old", "--champion"):
         assert named in other.reason
-    moved = register(folder, move=True)
-    assert (outcome(moved), champion()) == ((2, False, True), 2)
+    assert (outcome(register(folder, move=True)), champion()) == ((2, False, True), 2)
 
 
 def test_methods_with_other_segments_are_compared_by_evaluation_only(make_run: MakeRun) -> None:

@@ -210,8 +210,7 @@ def test_the_key_has_the_code_of_the_result(method: str, settings: Settings, mon
 
     first = prepare(settings(method="gst"), ALONE)
     monkeypatch.setattr(prepare_module, "code_digest", digest)
-    other = prepare(settings(method="gst"), ALONE)
-    assert other.key != first.key
+    assert prepare(settings(method="gst"), ALONE).key != first.key
     assert prepare_module.CODE in digested
 
 

@@ -152,8 +152,7 @@ def test_graphs_without_two_runtimes_are_not_validated(settings: Settings, monke
         return replace(features, runtime=np.full_like(features.runtime, 7)) if name.endswith("valid_000") else features
 
     monkeypatch.setattr(FeatureStore, "open", constant)
-    config = settings()
-    data = open_data(config)
+    data = open_data(settings())
     assert data.valid == ["synthetic_valid_001"]
     assert len(list(data.val_dataloader())) == 1
 

@@ -2,8 +2,8 @@
 
 XLA's layout assignment propagates the layouts that configured operations demand, and inserts a copy where a tensor has
 another layout than its user demands (`layout_assignment.h` of openxla/xla). Elementwise operations and transposes take
-any layout. Here, as a simplification, the results of all other operations are row-major, XLA's default, and they demand
-no layout of their operands.
+any layout, on TPUs others, too (`copy_tensors`). Here, as a simplification, all other results are row-major, XLA's
+default, and operations demand no layout of their operands.
 """
 
 from collections.abc import Callable
@@ -193,8 +193,8 @@ def copy_tensors(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return the tensors whose layouts depend on a configuration, and their uses, given the `configured_tensors`.
 
-    On a TPU reshapes, which follow their operands, are not configurable, all results but these and parameters take any
-    layout, and a concatenation shares that of its largest operands.
+    On a TPU reshapes, which follow their operands, are not configurable, all results but these, parameters and those of
+    configurable nodes take any layout, and a concatenation shares that of its largest operands.
 
     Returns:
         (tensors, 22) in topological order: the number of the configurable node whose output it is, or -1; 1 if it takes
@@ -247,8 +247,8 @@ def _links(
         rank = (shape > 0).sum(axis=1)
         sizes, largest = shape.prod(axis=1, where=shape > 0, dtype=np.float64), np.zeros(graph.nodes)
         np.maximum.at(largest, users, sizes[operands])
-        keeping = np.isin(graph.node_opcode[users], _KEEPING)
-        keeping |= (graph.node_opcode[users] == _CONCATENATE) & (sizes[operands] == largest[users])
+        opcodes = graph.node_opcode[users]
+        keeping = np.isin(opcodes, _KEEPING) | ((opcodes == _CONCATENATE) & (sizes[operands] == largest[users]))
         takes_any |= keeping & (rank[users] == rank[operands]) & (rank[users] > 0)
     return np.stack([operands, users, np.zeros_like(users)], axis=1)[takes_any], axes
 

@@ -27,14 +27,22 @@ def moved(tensors: list[list[int]], uses: list[list[int]], configurations: list[
 
 
 def test_a_result_is_computed_in_the_order_in_which_it_is_used() -> None:
-    """A configurable node whose result is returned, or whose negative another one reads."""
+    """A configurable node whose result is returned, or whose negative another one reads, or which is read twice."""
     layouts = [[[layout, NONE, NONE]] for layout in (NONE, ROW, [2], TURNED, OTHER)]
     assert moved([tensor(0, last=True)], [], layouts) == [OF_ROW] * 5
     demands = [[*layout, [NONE, OTHER, NONE]] for layout in layouts]
     assert moved([tensor(0), tensor(), tensor(1)], [[0, 1, 0], [1, 2, 1]], demands) == [
         first + OF_ROW + OF_OTHER + OF_ROW + (first + OF_OTHER) + (OF_OTHER + OF_ROW)
         for first in (OF_ROW, OF_ROW, OF_ROW, OF_TURNED, OF_ROW)
-    ]  # results, the negative as it is demanded, and as it is read, and the copies of a result to it, and to be read
+    ]  # two results; the negative, written and read; copies of the result to it, and of the negative to be read
+    pairs = [(ROW, TURNED), (TURNED, ROW), (OTHER, TURNED), (OTHER, OTHER)]
+    demands = [[[OTHER, NONE, NONE], [NONE, *pair]] for pair in pairs]
+    assert moved([tensor(0), tensor(1)], [[0, 1, 1], [0, 1, 2]], demands) == [
+        OF_ROW + OF_ROW + OF_ROW + OF_TURNED,  # two results, and the first one as it is read
+        OF_ROW + OF_TURNED + OF_TURNED + OF_ROW,
+        OF_ROW + OF_TURNED + OF_ROW + OF_TURNED + (OF_TURNED + OF_OTHER) + (OF_OTHER + OF_ROW),
+        OF_ROW + OF_ROW + OF_ROW + OF_ROW + (OF_ROW + OF_OTHER) + (OF_OTHER + OF_ROW),
+    ]
 
 
 def test_an_operand_is_read_in_two_orders_and_copied_from_others_once() -> None:
@@ -56,6 +64,14 @@ def test_the_last_node_with_another_layout_decides_for_a_group() -> None:
     tensors, uses = [tensor(0), tensor(1), tensor(), transposed, negative], [[0, 2, 0], [1, 2, 0], [2, 3, 0], [3, 4, 0]]
     pairs = [[[layout, NONE, NONE] for layout in pair] for pair in product((NONE, TURNED), repeat=2)]
     assert moved(tensors, uses, pairs) == [3 * OF_ROW, *[3 * OF_TURNED + (OF_ROW + OF_TURNED)] * 3]
+
+
+def test_a_transpose_is_not_copied() -> None:
+    """A parameter, its transpose, and a configurable node that reads the transpose in two orders."""
+    tensors, uses = [[-1, 0, *tensor()[2:]], tensor(axes=(0, 2, 1)), tensor(0)], [[0, 1, 0], [1, 2, 1], [1, 2, 2]]
+    assert moved(tensors, uses, [[[NONE, TURNED, ROW]]]) == [
+        OF_ROW + OF_ROW + (OF_ROW + OF_TURNED) + (OF_TURNED + OF_ROW)  # result, transpose, reads, copied parameter
+    ]
 
 
 def test_configurations_are_independent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,9 +24,12 @@ class PaddedBytes:
     two minor dimensions; `computed_layouts` says which one it takes for a result where nothing is configured. The
     tensors of operations of any layout that have a link are a group and have one layout: of the configured layouts
     around it that are not the compiler's choice, that of the last node; without any, that which the first node around
-    it computes. What the program takes and returns keeps its layout. There is a copy of each tensor that is used in an
-    order other than its own. A result is computed in the order in which it is used, else in the configured one, if
-    that is one of the two, else in the compiler's; a transpose, a copy itself, is written as it is used.
+    it computes. Parameters, and what is returned, have the layouts that they have where nothing is configured.
+
+    There is a copy of each tensor that is used in an order other than its own. None is counted of a transpose, which is
+    a copy itself, nor of a result for a use in one of its two orders: it is computed so, and has the bytes of the first
+    such use. Without any it is computed in the configured order, if this is one of the two and it is not returned, else
+    in the compiler's.
 
     Counted are results, operands and copies, and the tensors of groups that another kernel reads.
     """
@@ -40,7 +43,7 @@ class PaddedBytes:
         self._outputs = np.flatnonzero(self._columns >= 0)
         self._last = np.flatnonzero(tensors[:, relayout.LAST])
         self._returned = np.intersect1d(self._outputs, self._last)
-        self._moves = (tensors[:, relayout.AXES] == np.arange(LAYOUT_DIMS)).all(axis=1)  # what is no transpose
+        self._copyable = (tensors[:, relayout.AXES] == np.arange(LAYOUT_DIMS)).all(axis=1)  # all but transposes
         shapes = np.column_stack([tensors[:, relayout.SHAPE], tensors[:, relayout.ITEM_BYTES]])
         shapes, self._shape_of = np.unique(shapes, axis=0, return_inverse=True)
         self._bytes, self._order, self._turned = padded_orders(table.layouts, shapes)
@@ -87,10 +90,10 @@ class PaddedBytes:
         wanted = np.concatenate([demands, table.for_operands(self._free[:, 1], assigned[self._free[:, 1]])])
         assigned[self._outputs] = self._computed(self._outputs, assigned[self._outputs])
         assigned[self._returned] = self._default[self._returned, None]
-        before, uses = assigned[every], np.flatnonzero(self._columns[every] >= 0)[::-1]
-        fits = (wanted[uses] != 0) & (self._computed(every[uses], wanted[uses]) == wanted[uses])
-        before[uses] = np.where(fits, wanted[uses], before[uses])
-        assigned[every[uses]] = before[uses]  # the first use is the last to be written
+        fits = (self._columns[every] >= 0)[:, None] & (self._computed(every, wanted) == wanted)
+        use, at = (numbers[::-1] for numbers in np.nonzero(fits))
+        assigned[every[use], at] = wanted[use, at]  # of the first use, which is the last to be written
+        before = np.where(fits, wanted, assigned[every])
         moved = [
             self._padded(self._outputs, assigned[self._outputs]),
             self._padded(read, operands),
@@ -128,7 +131,7 @@ class PaddedBytes:
         """Return the bytes of copies, one of each tensor at most, though it has many rows."""
         shapes = self._shape_of[tensors][:, None]
         moved = (self._order[shapes, before] != self._order[shapes, after]) & (before != 0) & (after != 0)
-        moved &= self._moves[tensors, None]
+        moved &= self._copyable[tensors, None]
         both = np.where(moved, self._padded(tensors, before) + self._padded(tensors, after), 0)
         order = np.argsort(tensors, kind="stable")
         starts = np.flatnonzero(np.diff(tensors[order], prepend=-1))

@@ -110,7 +110,7 @@ def fit_analytical(
         penalty = np.sqrt(strength * rows)
         left = np.concatenate([triangle[:, :-1], penalty * np.eye(columns)])
         weight = nnls(left, np.append(triangle[:, -1], penalty * center))[0]
-        weight = weight if weight.any() else scale[:-1]  # the sum of bytes still ranks
+        weight = weight if weight.any() else scale[:-1]  # equal weights still rank
         loss = float(np.mean((system[:, -1] - (system[:, :-1] / scale[:-1]) @ weight) ** 2))
         candidates.append(Candidate(Analytical(weight / scale[:-1]), number, 1, loss))
     return Fit(candidates, (time.perf_counter() - start) / len(candidates))
