@@ -28,12 +28,12 @@ def moved(tensors: list[list[int]], uses: list[list[int]], configurations: list[
 
 def test_a_result_is_computed_in_the_order_in_which_it_is_used() -> None:
     """A configurable node whose result is returned, or whose negative another one reads, or which is read twice."""
-    layouts = [[[layout, NONE, NONE]] for layout in (NONE, ROW, [2], TURNED, OTHER)]
+    layouts = [[[layout, NONE, NONE]] for layout in (NONE, ROW, [1], TURNED, OTHER)]
     assert moved([tensor(0, last=True)], [], layouts) == [OF_ROW] * 5
     demands = [[*layout, [NONE, OTHER, NONE]] for layout in layouts]
     assert moved([tensor(0), tensor(), tensor(1)], [[0, 1, 0], [1, 2, 1]], demands) == [
         first + OF_ROW + OF_OTHER + OF_ROW + (first + OF_OTHER) + (OF_OTHER + OF_ROW)
-        for first in (OF_ROW, OF_ROW, OF_ROW, OF_TURNED, OF_ROW)
+        for first in (OF_ROW, OF_ROW, OF_TURNED, OF_TURNED, OF_ROW)  # [1] has the others in their order
     ]  # two results; the negative, written and read; copies of the result to it, and of the negative to be read
     pairs = [(ROW, TURNED), (TURNED, ROW), (OTHER, TURNED), (OTHER, OTHER)]
     demands = [[[OTHER, NONE, NONE], [NONE, *pair]] for pair in pairs]
