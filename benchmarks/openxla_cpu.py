@@ -25,7 +25,8 @@ def tuned(file: Path, how: list[str], out: Path) -> dict[str, Any]:
     command = [sys.executable, "-c", "from hlorank.cli.main import main; main()", "autotune", f"{file}", *how]
     done = subprocess.run([*command, "--top", "10", "--out", f"{out}"], stderr=subprocess.PIPE, text=True)
     if done.returncode or not (saved := out / f"{name}.json").is_file():
-        return {"program": name, "reason": one_line(done.stderr.strip().rpartition("\n")[2])}
+        reason = one_line(done.stderr.strip().rpartition("\n")[2])
+        return {"program": name, "reason": reason.replace(f"{file.parent}/", "")}
     about = read_json(saved)
     kept = {key: about[key] for key in ("winner", "speedup", "cpu", "date")}
     return {"program": name, "measured": len(about["measured"]), "seconds": about["seconds"]["all"], **kept}
