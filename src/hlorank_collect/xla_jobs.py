@@ -93,8 +93,8 @@ def optimize(data: bytes, platform: Platform) -> bytes:
     return results.SerializeToString()
 
 
-def trace(_: bytes, function: str, arguments: str, stage: str, platform: Platform) -> bytes:
-    """Return the module of a JAX function at a stage of `DUMPS` for a backend, a serialized HloModuleProto."""
+def trace(_: bytes, function: str, stage: str, platform: Platform, arguments: str | None = None) -> bytes:
+    """Return the module of a function or a JaxProgram at a stage of `DUMPS` for a backend, as protobuf."""
     from hlorank.config import ConfigError
     from hlorank.files import DataError
     from hlorank.hlo.reader import DUMPS

@@ -367,6 +367,7 @@ def test_the_ranked_module_is_that_of_the_function(
     (cwd / "own_mlp.py").write_text(
         "import jax\n\n@jax.jit\ndef inner(x, y):\n    return jax.nn.softmax(x @ y)\n\n"
         "def step(x, y):\n    return inner(x, y) @ jax.nn.softmax(y) - x\n\ndef fails(x):\n    return x + 'a'\n"
+        "import hlorank_collect.program as q\nmine = q.JaxProgram('a', 'a', lambda: (step, 2 * (jax.numpy.eye(8),)))\n"
     )
     monkeypatch.syspath_prepend(cwd)
     arguments = "f32[8,8] f32[8,8]"
@@ -386,23 +387,22 @@ def test_the_ranked_module_is_that_of_the_function(
     assert text["top"][0]["score"] == function["top"][0]["score"]
     modules = [next(read_records(Path(one["exported"][1]))).module for one in (text, function)]
     assert module_fingerprint(modules[0]) == module_fingerprint(modules[1])
+    assert rank("own_mlp:mine")[0]["top"][0]["score"] == function["top"][0]["score"]
     ((program,), _) = find_programs(["own_mlp:step"], DUMPS[1], arguments)
     assert stage_of(program.path, next(read_records(program.path)).module) == "before_optimizations"
-    with pytest.raises(ConfigError, match="TypeError") as error:
-        find_programs(["own_mlp:fails"], None, "f32[2]")
-    assert "\n" not in str(error.value)
+    for name, given, reason in (("fails", "f32[2]", "TypeError"), ("step", None, "--arguments")):
+        with pytest.raises(ConfigError, match=reason) as error:
+            find_programs([f"own_mlp:{name}"], None, given)
+        assert (str(error.value).count("\n"), str(error.value).count("own_mlp:")) == (0, 1)
 
 
 def test_functions_that_are_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hlorank.cli.programs.in_process", in_process := Mock(return_value=b""))
     for dump in (None, "before_layout_assignment", "before-optimizations"):
         find_programs(["own_mlp:step"], dump, "f32[2]", "tpu-v3")
-    stages = [call.args[-2:] for call in in_process.call_args_list]
+    stages = [call.args[3:5] for call in in_process.call_args_list]
     assert stages == [(DUMPS[0], "tpu-v3"), (DUMPS[0], "tpu-v3"), (DUMPS[1], "tpu-v3")]
-    for function, dump, arguments, named in (
-        ("own_mlp:step", "after_optimizations", "f32[2]", "after_optimizations"),
-        ("own_mlp:step", None, None, "--arguments"),
-        ("file.txt", None, "f32[2]", "--arguments"),
-    ):
-        with pytest.raises(ConfigError, match=named):
-            find_programs([function], dump, arguments)
+    with pytest.raises(ConfigError, match="after_optimizations"):
+        find_programs(["own_mlp:step"], "after_optimizations", "f32[2]")
+    with pytest.raises(ConfigError, match="--arguments"):
+        find_programs(["file.txt"], None, "f32[2]")

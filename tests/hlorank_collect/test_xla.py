@@ -217,6 +217,6 @@ def transposed(x: Any, w: Any) -> Any:
 def test_a_function_and_its_file_are_compiled_alike() -> None:
     """Flags of XLA decide whether the transpose becomes a part of the dot."""
     function, shapes = f"{__name__}:{transposed.__name__}", "f32[32,64] f32[32,64]"
-    before, direct = (in_process("trace", b"", function, shapes, stage, "cpu") for stage in reversed(DUMPS))
+    before, direct = (in_process("trace", b"", function, stage, "cpu", shapes) for stage in reversed(DUMPS))
     modules = map(HloModuleProto.FromString, (in_process("capture", before, "cpu"), direct))
     assert len({*map(module_fingerprint, modules)}) == 1

@@ -122,16 +122,15 @@ def _standard_input() -> Program:
 
 
 def _traced(function: str, arguments: str | None, dump: str | None, backend: str) -> Program:
-    if arguments is None:
-        raise ConfigError(f"program {function!r}: needs --arguments, such as 'f32[8,128] s32[8]'")
     stage = next((name for name in DUMPS if dump is None or name.replace("-", "_") == dump.replace("-", "_")), None)
     if stage is None:
         raise ConfigError(f"program {function!r}: --dump {dump}: expected {' or '.join(DUMPS)}")
     path = temporary_folder() / f"{file_name(function)}.pb"
     try:
-        path.write_bytes(in_process("trace", b"", function, arguments, stage, backend))
+        given = [] if arguments is None else [arguments]
+        path.write_bytes(in_process("trace", b"", function, stage, backend, *given))
     except XlaError as error:
-        raise ConfigError(f"program {function!r}: {error}") from None
+        raise ConfigError(f"program {function!r}: {str(error).removeprefix(f'program {function!r}: ')}") from None
     return Program(path, function)
 
 
