@@ -43,7 +43,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     how = parser.add_argument_group("measurement")
     limit = "round limit; measuring ends earlier where two halves of the rounds agree at a Kendall tau of 0.9"
     add_number(how, "--max-rounds", 100, limit, 2, dest="rounds")
-    limit = "time per program; configurations not compiled by then are left out"
+    limit = "time per program, but for two rounds; configurations not compiled by then are left out"
     add_number(how, "--time-limit", 1800, limit, metavar="SECONDS")
     common.add_machine_arguments(how)
 
