@@ -130,8 +130,8 @@ def run(main: Callable[[], object]) -> None:
 
 
 def append_rows(path: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """Add rows to a CSV file, below a header if they are its first."""
-    frame = pd.DataFrame(rows, columns=list(columns))
+    """Add rows to a CSV file, floats to six decimals, below a header if they are its first."""
+    frame = pd.DataFrame(rows, columns=list(columns)).round(6)
     frame.to_csv(path, mode="a", header=not path.exists(), index=False, lineterminator="\n")
 
 
